@@ -24,7 +24,7 @@ from cora.machine import Costs, Limits, load_costs
 from cora.model import predict
 from cora.offline import Offline
 from cora.placement import FAST, SLOW, SPLIT
-from cora.plan import make_instance, placement_of, search, simple_plans
+from cora.plan import Problem, placement_of, search, simple_plans
 from cora.profile import make_profile
 from cora.traffic import Shape, make_traffic
 
@@ -41,7 +41,7 @@ def measure(function: str, skew: float, costs: Costs, directory: Path) -> list[d
     later = packets[-1].time_ns - packets[0].time_ns + 1000
     twice = packets + [packet._replace(time_ns=packet.time_ns + later) for packet in packets]
     profile = make_profile(program, twice, warm=0.5)
-    instance = make_instance(program, profile, costs, Limits())
+    instance = Problem(program, profile, costs, Limits()).instance
     plans = {"all fast": simple_plans(program, instance)["all fast"], "planned": search(instance).chosen}
     rows = []
     for name, chosen in plans.items():

@@ -1,16 +1,15 @@
-"""Maximum rate at 0.1 % loss, plan by plan, and what watching the keys of a split table costs.
+"""Maximum rate at 0.1 % loss, plan by plan.
 
     python benchmarks/ceiling.py
 
 The rate doubles until a run loses more than 0.1 % of the packets between the tiers or the sender sends less than asked
-for, then the interval is halved. Watching is `cora run --adapt` beside `--no-adapt` under steady traffic, in turns.
+for, then the interval is halved.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ PLANS = {
     "split, room for 256": Placement({"flows": SPLIT, "sources": BOTH, "stats": BOTH}, {"flows": 256}),
     "all fast": Placement({"flows": FAST, "sources": BOTH, "stats": BOTH}, {}),
 }
-STEADY = 20_000.0
 
 
 def tried(placement: Placement, rate: float) -> dict[str, Any]:
@@ -54,32 +52,11 @@ def ceiling(placement: Placement) -> list[dict[str, Any]]:
     return [*tries, good or {}]
 
 
-def watching(turns: int = 4) -> dict[str, Any]:
-    """Return the slow tier's CPU per packet with and without watching, in turns."""
-    placement, shape = PLANS["split, room for 256"], Shape(skew=1.2, back=0.0, rate_per_s=STEADY)
-    spent: dict[bool, list[float]] = {True: [], False: []}
-    crossed: dict[bool, list[float]] = {True: [], False: []}
-    for _ in range(turns):
-        for adapt in (True, False):
-            phase = run_phases(FUNCTION, {}, placement, [shape], 4.0, adapt, settle=4.0)["phases"][0]
-            spent[adapt].append(phase["slow_cpu_share"])
-            crossed[adapt].append(phase["crossing_share"])
-    return {
-        "slow_cpu_share_watched": spent[True],
-        "slow_cpu_share_unwatched": spent[False],
-        "crossing_share_watched": crossed[True],
-        "crossing_share_unwatched": crossed[False],
-        "difference_of_medians": statistics.median(spent[True]) - statistics.median(spent[False]),
-    }
-
-
 def main() -> None:
     result: dict[str, Any] = {"when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "load": os.getloadavg()}
     for name, placement in PLANS.items():
         result[name] = ceiling(placement)
         print(name, result[name][-1], flush=True)
-    result["watching"] = watching()
-    print(result["watching"])
     RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

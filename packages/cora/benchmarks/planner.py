@@ -37,13 +37,16 @@ def main() -> None:
                 row["greedy_cpu_s"] = round(time.thread_time() - spent, 5)
                 row["greedy_s"], row["greedy_gap"] = (
                     round(greedy.seconds, 5),
-                    round(greedy.cost_ns / exact.cost_ns - 1, 5),
+                    round(greedy.cost.cost_ns / exact.cost.cost_ns - 1, 5),
                 )
             except NoPlan as error:
                 row["greedy_fails"] = str(error)
             if tables <= 10:
                 slow = search(instance, "exhaustive")
-                row["exhaustive_s"], row["gap"] = round(slow.seconds, 3), round(exact.cost_ns - slow.cost_ns, 4)
+                row["exhaustive_s"], row["gap"] = (
+                    round(slow.seconds, 3),
+                    round(exact.cost.cost_ns - slow.cost.cost_ns, 4),
+                )
             rows.append(row)
             print(row, flush=True)
     summary = {}

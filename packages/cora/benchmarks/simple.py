@@ -17,8 +17,8 @@ from cora.functions import load
 from cora.machine import Limits, load_costs, shipped
 from cora.measure import run_phases
 from cora.placement import FAST, SLOW, Placement, why_illegal
-from cora.plan import broken_rule, placement_of, simple_plans
-from cora.planfile import Problem
+from cora.plan import Problem, placement_of, simple_plans
+from cora.planfile import solve
 from cora.profile import make_profile
 from cora.traffic import Shape, make_traffic
 
@@ -34,11 +34,11 @@ def main() -> None:
     for function in FUNCTIONS:
         program = load(function)
         profile = make_profile(program, make_traffic(function, SHAPE))
-        answer = Problem(program, profile, costs, Limits(bytes=MEMORY)).solve()
+        answer = solve(Problem(program, profile, costs, Limits(bytes=MEMORY)))
         instance = answer.problem.instance
         plans = {"planned": placement_of(answer.plan.chosen)}
         for name, chosen in simple_plans(program, instance).items():
-            if not broken_rule(instance, chosen):
+            if not instance.broken_rule(chosen):
                 plans[name] = placement_of(chosen)
         homes = {t.name: FAST if t.storage == "array" else SLOW for t in program.tables.values()}
         by_state = Placement(homes, {}, bounces=True)

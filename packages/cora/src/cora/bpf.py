@@ -15,56 +15,30 @@ from typing import Any
 
 from cora.errors import DeviceError, Unsupported
 
-BPF_ANY, BPF_NOEXIST = 0, 1
 XDP_FLAGS_DRV_MODE = 1 << 2
 BPF_XDP = 37
 Bytes = bytes | bytearray
 
 
-class _TestRun(ctypes.Structure):
-    _fields_ = (
-        ("sz", ctypes.c_size_t),
-        ("data_in", ctypes.c_void_p),
-        ("data_out", ctypes.c_void_p),
-        ("data_size_in", ctypes.c_uint32),
-        ("data_size_out", ctypes.c_uint32),
-        ("ctx_in", ctypes.c_void_p),
-        ("ctx_out", ctypes.c_void_p),
-        ("ctx_size_in", ctypes.c_uint32),
-        ("ctx_size_out", ctypes.c_uint32),
-        ("retval", ctypes.c_uint32),
-        ("repeat", ctypes.c_int),
-        ("duration", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("cpu", ctypes.c_uint32),
-        ("batch_size", ctypes.c_uint32),
-    )
+def _record(name: str, fields: str) -> type[ctypes.Structure]:
+    """Return a structure as libbpf declares it: p pointer, s size_t, I u32, i int, b bool, each with its name."""
+    kinds = {"p": ctypes.c_void_p, "s": ctypes.c_size_t, "I": ctypes.c_uint32, "i": ctypes.c_int, "b": ctypes.c_bool}
+    parts = [part.split(":") for part in fields.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": tuple((field, kinds[kind]) for kind, field in parts)})
 
 
-class _LinkOptions(ctypes.Structure):
-    _fields_ = (
-        ("sz", ctypes.c_size_t),
-        ("flags", ctypes.c_uint32),
-        ("iter_info", ctypes.c_void_p),
-        ("pad", ctypes.c_uint64 * 8),
-    )
-
-
-class _OpenOptions(ctypes.Structure):
-    """`struct bpf_object_open_opts` of libbpf 1.0 and newer."""
-
-    _fields_ = (
-        ("sz", ctypes.c_size_t),
-        ("object_name", ctypes.c_char_p),
-        ("relaxed_maps", ctypes.c_bool),
-        ("pin_root_path", ctypes.c_char_p),
-        ("attach_prog_fd", ctypes.c_uint32),
-        ("kconfig", ctypes.c_char_p),
-        ("btf_custom_path", ctypes.c_char_p),
-        ("kernel_log_buf", ctypes.c_void_p),
-        ("kernel_log_size", ctypes.c_size_t),
-        ("kernel_log_level", ctypes.c_uint32),
-    )
+_TestRun: Any = _record(
+    "bpf_test_run_opts",
+    "s:sz p:data_in p:data_out I:data_size_in I:data_size_out p:ctx_in p:ctx_out I:ctx_size_in I:ctx_size_out "
+    "I:retval i:repeat I:duration I:flags I:cpu I:batch_size",
+)
+_LinkOptions: Any = _record("bpf_link_create_opts", "s:sz I:flags I:iter_info p:pad0 p:pad1 p:pad2 p:pad3")
+#: As in libbpf 1.0 and newer.
+_OpenOptions: Any = _record(
+    "bpf_object_open_opts",
+    "s:sz p:object_name b:relaxed_maps p:pin_root_path I:attach_prog_fd p:kconfig p:btf_custom_path p:kernel_log_buf "
+    "s:kernel_log_size I:kernel_log_level",
+)
 
 
 _libbpf: Any = None
@@ -120,7 +94,7 @@ class Map:
     def __init__(self, name: str, fd: int, key_bytes: int, value_bytes: int, entries: int, per_cpu: bool) -> None:
         self.name, self.fd, self.key_bytes, self.value_bytes = name, fd, key_bytes, value_bytes
         self.entries, self.per_cpu = entries, per_cpu
-        cpus = len(_possible_cpus()) if per_cpu else 1
+        cpus = library().libbpf_num_possible_cpus() if per_cpu else 1
         self._value = ctypes.create_string_buffer(-(-value_bytes // 8) * 8 * cpus)
 
     def get(self, key: Bytes) -> bytes | None:
@@ -129,9 +103,9 @@ class Map:
             return None
         return self._value.raw if self.per_cpu else self._value.raw[: self.value_bytes]
 
-    def set(self, key: Bytes, value: Bytes, flags: int = BPF_ANY) -> bool:
+    def set(self, key: Bytes, value: Bytes) -> bool:
         """Store a value; return False if the kernel refused, as a full map does."""
-        return int(library().bpf_map_update_elem(self.fd, bytes(key), bytes(value), flags)) == 0
+        return int(library().bpf_map_update_elem(self.fd, bytes(key), bytes(value), 0)) == 0
 
     def delete(self, key: Bytes) -> bool:
         """Remove a key; return False if there was none."""
@@ -154,14 +128,6 @@ class Map:
         """Return the memory of an array that can be mapped, as global variables can."""
         size = -(-self.value_bytes // 8) * 8 * self.entries
         return mmap.mmap(self.fd, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
-
-
-def _possible_cpus() -> list[int]:
-    cpus: list[int] = []
-    for part in Path("/sys/devices/system/cpu/possible").read_text(encoding="ascii").strip().split(","):
-        first, _, last = part.partition("-")
-        cpus += range(int(first), int(last or first) + 1)
-    return cpus
 
 
 class Object:

@@ -108,7 +108,7 @@ def load_slow(built: Built) -> Any:
     pointer, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
     for name, arguments in {
         "cora_set": (ctypes.c_int, pointer, pointer),
-        "cora_dump": (ctypes.c_int, pointer, u32, u32, ctypes.c_int),
+        "cora_dump": (ctypes.c_int, pointer, u32),
         "cora_raise": (ctypes.c_int, pointer, u32),
         "cora_lower": (ctypes.c_int, pointer),
         "cora_heavy": (ctypes.c_int, pointer),

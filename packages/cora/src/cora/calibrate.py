@@ -156,12 +156,17 @@ class _Bench:
 
     def __init__(self, program: Program, tier: str, directory: Path, traces: int) -> None:
         self.tier = tier
-        placement = Placement(dict.fromkeys(program.tables, tier))
         runtime = directory / "runtime.o"
         if not runtime.exists():
             compile_runtime(directory)
-        where = directory / f"{program.name}_{tier}"
+        placement, where = Placement(dict.fromkeys(program.tables, tier)), directory / f"{program.name}_{tier}"
         self.offline = Offline(program, placement, where, trace=TRACE * traces, runtime=runtime)
+
+    def __enter__(self) -> _Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.offline.close()
 
     def measure(self, traces: Sequence[Frames], rounds: int = ROUNDS) -> list[float]:
         """Return the least ns per packet of each trace; each of several rounds runs it twice."""
@@ -171,10 +176,8 @@ class _Bench:
             once = [partial(self.offline.replay_fast, TRACE, number * TRACE) for number in range(len(traces))]
         else:
             once = [partial(self.offline.replay_slow, self._handed(frames)) for frames in traces]
-        if rounds > 1:  # the run before leaves the trace's own entries in the caches
-            measured = np.array([[min(run(), run()) for run in once] for _ in range(rounds)])
-        else:
-            measured = np.array([[run() for run in once]])
+        # The first of two runs leaves the trace's own entries in the caches; one round is one run.
+        measured = np.array([[min(run() for _ in range(min(2, rounds))) for run in once] for _ in range(rounds)])
         self.spread = float(np.median(measured.std(axis=0) / measured.mean(axis=0)))
         return [float(one) for one in measured.min(axis=0)]
 
@@ -182,9 +185,6 @@ class _Bench:
         """Return frames as handed over; micro-programs hand no locals over, so that one header serves a variant."""
         header = self.offline.hand_over(frames[0][0], 0)[: self.offline.built.hand_bytes]
         return self.offline.slow_trace([header + frame for frame, _ in frames])
-
-    def close(self) -> None:
-        self.offline.__exit__(None, None, None)
 
 
 def calibrate(progress: Callable[[str], None] = lambda _: None, quick: bool = False) -> Costs:
@@ -199,14 +199,11 @@ def calibrate(progress: Callable[[str], None] = lambda _: None, quick: bool = Fa
             progress(f"tables of kind {storage}: {mode}")
             program, names = table_program(storage, mode)
             for tier in (FAST, SLOW):
-                bench = _Bench(program, tier, directory, len(names) * len(WORKING_SETS))
-                try:
-                    # Variants store the TTL; what that costs is no part of the table's cost.
-                    idle = base[tier] + steps[tier]["rewrite"]
+                # Variants store the TTL; what that costs is no part of the table's cost.
+                idle = base[tier] + steps[tier]["rewrite"]
+                with _Bench(program, tier, directory, len(names) * len(WORKING_SETS)) as bench:
                     for name, curve in _curves(bench, storage, names, idle, spreads).items():
                         tables[tier].setdefault(f"{storage}.{name}", curve)
-                finally:
-                    bench.close()
         for tier in () if quick else (FAST, SLOW):
             progress("tables of kind lpm: read")
             tables[tier]["lpm.read"] = _prefix_curve(tier, directory, base[tier] + steps[tier]["rewrite"])
@@ -247,9 +244,8 @@ def _curves(bench: _Bench, storage: str, names: list[str], idle: float, spreads:
 def _prefix_curve(tier: str, directory: Path, idle: float) -> Curve:
     sizes, ns = (1, 16, 512, 8192), []
     for prefixes in sizes:
-        bench = _Bench(table_program("lpm", "read", prefixes)[0], tier, directory, 1)
-        ns.append(max(0.1, bench.measure([_frames(min(512, prefixes), 1)])[0] - idle))
-        bench.close()
+        with _Bench(table_program("lpm", "read", prefixes)[0], tier, directory, 1) as bench:
+            ns.append(max(0.1, bench.measure([_frames(min(512, prefixes), 1)])[0] - idle))
     return Curve(tuple(map(float, sizes)), tuple(ns))
 
 
@@ -259,9 +255,8 @@ def _measure_steps(directory: Path) -> tuple[dict[str, dict[str, float]], dict[s
     base: dict[str, float] = {}
     traces = [_frames(TRACE, number) for number in range(len(_STEPS) + 1)]
     for tier in (FAST, SLOW):
-        bench = _Bench(step_program(gate=tier == SLOW), tier, directory, len(traces))
-        best = dict(zip(["", *_STEPS], bench.measure(traces), strict=True))
-        bench.close()
+        with _Bench(step_program(gate=tier == SLOW), tier, directory, len(traces)) as bench:
+            best = dict(zip(["", *_STEPS], bench.measure(traces), strict=True))
         base[tier] = best[""]
         steps[tier] = {
             "rewrite": max(0.1, (best["three"] - best[""]) / 3),
@@ -269,11 +264,9 @@ def _measure_steps(directory: Path) -> tuple[dict[str, dict[str, float]], dict[s
             "mispredict": max(0.0, best["random"] - best["never"]),
             "now": 0.0,
         }
-    timed = _Bench(step_program(gate=False, with_time=True), FAST, directory, 1)
-    steps[FAST]["now"] = max(0.0, timed.measure(traces[:1])[0] - base[FAST])
-    timed.close()
-    crossing = _Bench(step_program(gate=True), SLOW, directory, 1)
-    crossing.tier = FAST  # the fast tier of a program whose packets all cross
-    hand_over = max(0.0, crossing.measure(traces[:1])[0] - base[FAST])
-    crossing.close()
+    with _Bench(step_program(gate=False, with_time=True), FAST, directory, 1) as bench:
+        steps[FAST]["now"] = max(0.0, bench.measure(traces[:1])[0] - base[FAST])
+    with _Bench(step_program(gate=True), SLOW, directory, 1) as bench:
+        bench.tier = FAST  # the fast tier of a program whose packets all cross
+        hand_over = max(0.0, bench.measure(traces[:1])[0] - base[FAST])
     return steps, base, hand_over

@@ -9,13 +9,33 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from cora import calibrate as calibration
+from cora import engine
+from cora.build import compile_tiers, load_fast
+from cora.capture import capture, write_pcap
+from cora.demo import run_demo
 from cora.errors import BadInput, CoraError
+from cora.files import read, require_directory, write
+from cora.functions import FUNCTIONS, load
+from cora.machine import Limits, load_costs, load_limits, shipped
+from cora.measure import network_costs, run_phases
+from cora.metrics import serve
+from cora.model import Choice, placement_of
+from cora.namespaces import Testbed, check_device
+from cora.plan import Problem
+from cora.planfile import Answer, read_plan, solve
+from cora.profile import Profile, make_profile
+from cora.report import explain as in_words
+from cora.report import page, steps_in
+from cora.traffic import Shape, make_traffic
 
 
 class _Main(click.Group):
@@ -44,17 +64,11 @@ PROBLEM = (
     click.option("--rate", "rate_per_s", type=click.FloatRange(min=0), default=0.0, help="Packets a second to hold."),
     click.option("--cores", nargs=2, type=POSITIVE, default=(1.0, 1.0), show_default=True, help="Fast, slow."),
     click.option("--home", "homes", multiple=True, help="Settle a table: TABLE=fast|slow|both|split[:ENTRIES]."),
-    click.option("--weight-fast", default=0.1, show_default=True, help="Weight of a fast ns beside a slow one."),
 )
 
 
 def _with(options: tuple[Callable[[Any], Any], ...]) -> Callable[[Any], Any]:
-    def add(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 @click.group(cls=_Main)
@@ -65,7 +79,6 @@ def main() -> None:
 
 
 def _settings(path: Path | None) -> dict[str, Any]:
-    from cora.files import read
 
     return read(path, dict[str, Any], "settings are a JSON object; `cora functions` shows them") if path else {}
 
@@ -73,7 +86,7 @@ def _settings(path: Path | None) -> dict[str, Any]:
 def _answer(
     function: str,
     settings: dict[str, Any],
-    profile: Any = None,
+    profile: Profile | None = None,
     *,
     profile_file: Path | None,
     costs: Path | None,
@@ -81,37 +94,26 @@ def _answer(
     memory: int | None,
     engine: str,
     **more: Any,
-) -> Any:
+) -> Answer:
     """Plan a function by the options of `PROBLEM`."""
-    from cora.functions import load
-    from cora.machine import Limits, load_costs, load_limits, shipped
-    from cora.planfile import Problem
-    from cora.profile import load_profile, make_profile
-    from cora.traffic import Shape, make_traffic
-
     program = load(function, settings)
     if limits and not limits.exists() and shipped(limits.name).exists():
         limits = shipped(limits.name)
     allowed = load_limits(limits) if limits else Limits()
     allowed = msgspec.structs.replace(allowed, bytes=memory) if memory is not None else allowed
     if profile is None:
-        made = None if profile_file else make_traffic(function, Shape())
-        profile = load_profile(profile_file) if profile_file else make_profile(program, made or [])
+        advice = "make it with `cora profile`"
+        made = make_traffic(function, Shape()) if not profile_file else []
+        profile = read(profile_file, Profile, advice) if profile_file else make_profile(program, made)
     if profile.function != program.name or max(profile.visits, default=0) >= len(program.steps):
         raise BadInput(f"the profile is one of {profile.function} with other settings; profile {program.name} again")
     measured = load_costs(costs or shipped("reference-costs"))
-    return Problem(program, profile, measured, allowed, **more).solve(engine)
+    return solve(Problem(program, profile, measured, allowed, **more), engine)
 
 
 @main.command()
-@JSON
-def functions(as_json: bool) -> None:
+def functions() -> None:
     """List the functions that come with cora, with their settings."""
-    from cora.functions import FUNCTIONS
-
-    if as_json:
-        click.echo(json.dumps({name: one.defaults for name, one in FUNCTIONS.items()}, indent=1))
-        return
     for name, one in FUNCTIONS.items():
         click.echo(f"{name:9} {one.summary}: {json.dumps(one.defaults)}")
 
@@ -121,12 +123,8 @@ def functions(as_json: bool) -> None:
 @click.option("--network", is_flag=True, help="Also measure real devices, in namespaces.")
 def calibrate(out: Path, network: bool) -> None:
     """Measure what operations cost on this machine; about two minutes."""
-    from cora.calibrate import calibrate as measure
-    from cora.files import require_directory, write
-    from cora.measure import network_costs
-
     require_directory(out)
-    costs = measure(lambda text: click.echo(text, err=True))
+    costs = calibration.calibrate(lambda text: click.echo(text, err=True))
     if network:
         click.echo("packets through real devices", err=True)
         costs = msgspec.structs.replace(costs, network=network_costs(costs))
@@ -146,11 +144,6 @@ def profile(
     function: str, file: Path | None, inside: str, live: str | None, seconds: float, out: Path, settings: Path | None
 ) -> None:
     """Profile FUNCTION on a pcap or pcapng FILE, or on a live sample."""
-    from cora.capture import capture
-    from cora.files import write
-    from cora.functions import load
-    from cora.profile import make_profile
-
     source = file or live
     if not source or (file and live):
         raise BadInput("give a capture file, or --live DEVICE")
@@ -177,22 +170,16 @@ def profile(
 @click.option("--out", type=FILE, default=Path("traffic.pcap"), show_default=True)
 def traffic(function: str, out: Path, **shape: Any) -> None:
     """Make a capture file that exercises FUNCTION."""
-    from cora.capture import write_pcap
-    from cora.functions import load
-    from cora.traffic import Shape, make_traffic
-
     load(function)
     write_pcap(out, make_traffic(function, Shape(**shape)))
     click.echo(f"{out}: " + ", ".join(f"{name} {value:,}" for name, value in shape.items()))
 
 
-def _show(function: str, answer: Any, page_file: Path | None, as_json: Any = None) -> None:
-    from cora.files import write
-    from cora.report import explain, page
+def _show(function: str, answer: Answer, page_file: Path | None, as_json: Any = None) -> None:
 
     if page_file:
         write(page_file, page(function, answer))
-    click.echo(explain(answer) if as_json is None else msgspec.json.encode(as_json))
+    click.echo(in_words(answer) if as_json is None else msgspec.json.encode(as_json))
 
 
 @main.command()
@@ -205,8 +192,6 @@ def plan(
     function: str, out: Path, page_file: Path | None, as_json: bool, settings: Path | None, **problem: Any
 ) -> None:
     """Choose where FUNCTION's tables live; write the plan with every option's costs and bytes."""
-    from cora.files import write
-
     answer = _answer(function, _settings(settings), **problem)
     made = answer.to_file(function, _settings(settings))
     write(out, made)
@@ -221,12 +206,6 @@ def plan(
 @_with(PROBLEM[2:5])
 def explain(plan_file: Path, page_file: Path | None, as_json: bool, **machine: Any) -> None:
     """Say what a plan costs, what limits it, and which change would help most."""
-    from dataclasses import replace
-
-    from cora.model import Choice
-    from cora.planfile import read_plan
-    from cora.report import steps_in
-
     data, _, placement = read_plan(plan_file)
     if data.profile is None:
         raise BadInput(f"{plan_file} has no profile; make the plan with `cora plan`")
@@ -235,7 +214,7 @@ def explain(plan_file: Path, page_file: Path | None, as_json: bool, **machine: A
     for name, choice in chosen.items():
         if choice not in free.problem.instance.choices[name]:
             raise BadInput(f"{plan_file}: the limits leave no {choice.home} home for table {name}; plan again")
-    kept = replace(free, plan=free.plan._replace(chosen=chosen), prediction=free.problem.predict(chosen))
+    kept = replace(free, plan=free.plan._replace(chosen=chosen))
     change = kept.next_change()
     words = {
         "bottleneck": kept.prediction.bottleneck,
@@ -251,9 +230,6 @@ def explain(plan_file: Path, page_file: Path | None, as_json: bool, **machine: A
 @click.option("--load", "try_load", is_flag=True, help="Let the kernel's verifier check the fast tier; needs root.")
 def build(plan_file: Path, out: Path, try_load: bool) -> None:
     """Write and compile the C of both tiers."""
-    from cora.build import compile_tiers, load_fast
-    from cora.planfile import read_plan
-
     _, program, placement = read_plan(plan_file)
     made = compile_tiers(program, placement, out)
     files = "fast.bpf.c, fast.o, slow.c, slow.so"
@@ -284,21 +260,12 @@ def run(
     **more: Any,
 ) -> None:
     """Run FUNCTION between two devices until Ctrl-C; prints `ready` when packets are processed."""
-    from cora.engine import Options, addresses_in
-    from cora.engine import run as run_engine
-    from cora.files import require_directory
-    from cora.functions import FUNCTIONS
-    from cora.metrics import serve
-    from cora.model import placement_of
-    from cora.namespaces import check_device
-    from cora.planfile import read_plan
-
     if len(devices) != 2 or devices[0] == devices[1]:
         raise BadInput("give --dev twice: the inside or client device, then the outside or server device")
     mine = more.pop("device_is_mine")
     pair = (check_device(devices[0], mine), check_device(devices[1], mine))
     given = _settings(settings)
-    options = Options(**{name: more.pop(name) for name in ("state", "adapt", "seconds")})
+    options = engine.Options(**{name: more.pop(name) for name in ("state", "adapt", "seconds")})
     if options.state:
         require_directory(options.state)
     if plan_file:
@@ -310,13 +277,15 @@ def run(
         answer = _answer(function, given, **more)
         program, placement = answer.problem.program, placement_of(answer.plan.chosen)
     defaults = FUNCTIONS[function].defaults if function in FUNCTIONS else {}
-    options.resolve = addresses_in({**defaults, **given})
+    options.resolve = engine.addresses_in({**defaults, **given})
     click.echo(f"{program.name}: {placement.label()}", err=True)
     if dry_run:
-        _dry_run(program, placement, pair)
+        with tempfile.TemporaryDirectory() as scratch:
+            load_fast(compile_tiers(program, placement, Path(scratch))).close()
+        click.echo("the kernel accepts the fast tier; nothing was attached")
         return
     options.report = serve(metrics) if metrics else _warn_once()
-    run_engine(program, placement, pair, options)
+    engine.run(program, placement, pair, options)
 
 
 def _warn_once() -> Callable[[dict[str, Any]], None]:
@@ -331,7 +300,6 @@ def _warn_once() -> Callable[[dict[str, Any]], None]:
 
 
 def _dry_run(program: Any, placement: Any, devices: tuple[Any, Any]) -> None:
-    from cora.build import compile_tiers, load_fast
 
     for device in devices:
         click.echo(f"{device.name}: {device.queues} queues, {'routes' if device.addressed else 'bridges'}")
@@ -346,8 +314,6 @@ def _dry_run(program: Any, placement: Any, devices: tuple[Any, Any]) -> None:
 @click.option("--count", default=0, help="Stop after this many lines; 0: until Ctrl-C.")
 def watch(state: Path, interval: float, count: int) -> None:
     """Show rates of a running `cora run --state FILE`, a line each second."""
-    from cora.files import read
-
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
     before: dict[str, Any] = {}
     click.echo(f"{'packets/s':>12} {'crossing':>9} {'drops/s':>10} {'re-plans':>9} {'keys moved':>11}")
@@ -373,23 +339,11 @@ def watch(state: Path, interval: float, count: int) -> None:
 
 
 @main.command()
-@click.option(
-    "--command", default="", help="Run this shell command between the devices `in` and `out`, instead of waiting."
-)
+@click.option("--command", required=True, help="Shell command to run between the devices `in` and `out`.")
 def testbed(command: str) -> None:
-    """Make three network namespaces: client, middle (devices `in` and `out`), server. Needs root."""
-    from cora.namespaces import Testbed
-
+    """Make three network namespaces, client, middle and server, for a command in the middle one. Needs root."""
     with Testbed() as bed:
-        if command:
-            sys.exit(subprocess.run(bed.command("middle", ["sh", "-c", command]), check=False).returncode)
-        for place in ("client", "middle", "server"):
-            click.echo(f"{place:7} {' '.join(bed.command(place, ['COMMAND']))}")
-        click.echo("Ctrl-C takes it down.")
-        try:
-            signal.pause()
-        except KeyboardInterrupt:
-            return
+        sys.exit(subprocess.run(bed.command("middle", ["sh", "-c", command]), check=False).returncode)
 
 
 @main.command()
@@ -400,10 +354,6 @@ def testbed(command: str) -> None:
 @JSON
 def bench(plan_file: Path, seconds: float, rate: float, skew: float, as_json: bool) -> None:
     """Run a plan in namespaces under made traffic; print measured CPU beside the prediction. Needs root."""
-    from cora.measure import run_phases
-    from cora.planfile import read_plan
-    from cora.traffic import Shape
-
     data, _, placement = read_plan(plan_file)
     found = run_phases(data.function, data.settings, placement, [Shape(skew=skew, rate_per_s=rate)], seconds)
     found |= found.pop("phases")[0]
@@ -426,8 +376,6 @@ def bench(plan_file: Path, seconds: float, rate: float, skew: float, as_json: bo
 @click.option("--page", "page_file", type=FILE, default=Path("cora-demo.html"), show_default=True)
 def demo(page_file: Path) -> None:
     """Calibrate, plan a load balancer, run it, shift the traffic, compare with the prediction; under two minutes."""
-    from cora.demo import run_demo
-
     run_demo(page_file, click.echo)
 
 

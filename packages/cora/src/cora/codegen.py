@@ -33,7 +33,7 @@ MAP_TYPES = {"array": "ARRAY", "hash": "HASH", "lru": "LRU_HASH", "lpm": "LPM_TR
 
 def slots(program: Program) -> int:
     """Return how many locals the hand-over header has room for."""
-    most = max((len(program.live(at)) for at in range(len(program.steps))), default=0)
+    most = max(map(len, program.live))
     if most > MAX_SLOTS:
         raise BuildError(
             f"{program.name}: {most} locals are in use at one step; at most {MAX_SLOTS} can be handed over"
@@ -186,32 +186,24 @@ class _Writer:
         cases = []
         least = least_bytes(self.program)
         for at in range(len(self.program.steps)):
-            if self._reachable(at) and (self._can_begin(at)):
-                live = self.program.live(at)
-                loads = "".join(f"l_{name} = {header}->slot[{slot}]; " for slot, name in enumerate(live))
+            if self._can_begin(at):
+                live = enumerate(self.program.live[at])
+                loads = "".join(f"l_{name} = {header}->slot[{slot}]; " for slot, name in live)
                 checked = f"if (data + {least[at]} > end) return CORA_ERROR; " if self.tier == FAST else ""
                 cases.append(f"case {at}: {checked}{loads}goto s{at};")
         return "\n".join([f"switch ({header}->step) {{", *cases, "default: return CORA_ERROR; }"])
 
     def _can_begin(self, at: int) -> bool:
+        """Return True if a packet of the other tier may be taken up at the step."""
         step = self.program.steps[at]
-        if not isinstance(step, Access):
+        if not isinstance(step, Access) or not self.where[at]:
             return False
         home = self.placement.homes[step.table]
         return home in {SLOW, SPLIT} if self.tier == SLOW else home == FAST and SLOW in self.where[at]
 
-    def _reachable(self, at: int) -> bool:
-        step = self.program.steps[at]
-        if self.tier in self.where[at]:
-            return True
-        if not isinstance(step, Access) or not self.where[at]:
-            return False
-        home = self.placement.homes[step.table]
-        return (home in {SLOW, SPLIT}) if self.tier == SLOW else home == FAST
-
     def cross(self, at: int) -> str:
         """Return C that hands the packet to the other tier at a step."""
-        stores = "".join(f"hand->slot[{slot}] = l_{name}; " for slot, name in enumerate(self.program.live(at)))
+        stores = "".join(f"hand->slot[{slot}] = l_{name}; " for slot, name in enumerate(self.program.live[at]))
         if self.tier == FAST:
             return (
                 f"{{ crossed = cora_hand_over(ctx, port, now, {at}, &hand); "
@@ -224,32 +216,30 @@ class _Writer:
         return "\n".join(
             f"s{at}: __attribute__((unused)); {self._step(at, step)}"
             for at, step in enumerate(self.program.steps)
-            if self._reachable(at)
+            if self.tier in self.where[at] or self._can_begin(at)
         )
 
     def _step(self, at: int, step: Step) -> str:
         if isinstance(step, Verdict):
             return f"return CORA_{step.kind.upper()};"
-        if isinstance(step, Parse):
-            protocols, least = HEADERS[step.header]
-            test = f"cora_has(data, end, {protocols[0] if protocols else 0}, {least})"
-            if step.header == "ports":
-                test = "cora_has_ports(data, end)"
+        if isinstance(step, Parse | Branch):
+            test = self._has(step.header) if isinstance(step, Parse) else self._c(step.condition)
             return f"if ({test}) goto s{step.then}; else goto s{step.otherwise};"
-        if isinstance(step, Branch):
-            return f"if ({self._c(step.condition)}) goto s{step.then}; else goto s{step.otherwise};"
         if isinstance(step, Assign):
             return f"l_{step.local} = {self._c(step.value)}; goto s{step.then};"
         if isinstance(step, Rewrite):
             return self._rewrite(step)
-        home = self.placement.homes[step.table]
-        if self.tier == FAST and home == SLOW:
-            return self.cross(at)
-        if self.tier == SLOW and home == FAST:
+        if self.placement.homes[step.table] == {FAST: SLOW, SLOW: FAST}[self.tier]:
             return self.cross(at)
         if self.program.tables[step.table].kind == "sketch":
             return self._sketch(step)
         return self._access(at, step)
+
+    @staticmethod
+    def _has(header: str) -> str:
+        protocols, least = HEADERS[header]
+        plain = f"cora_has(data, end, {protocols[0] if protocols else 0}, {least})"
+        return "cora_has_ports(data, end)" if header == "ports" else plain
 
     def _c(self, expr: Expr) -> str:
         def read(leaf: Expr) -> str:

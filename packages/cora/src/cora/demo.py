@@ -16,8 +16,8 @@ from cora.functions import load
 from cora.machine import Limits
 from cora.measure import run_phases
 from cora.model import placement_of
-from cora.plan import simple_plans
-from cora.planfile import Problem
+from cora.plan import Problem, simple_plans
+from cora.planfile import solve
 from cora.profile import make_profile
 from cora.report import explain, page
 from cora.traffic import Shape, make_traffic
@@ -33,10 +33,10 @@ def run_demo(page_file: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Run the demo; return what it measured."""
     begin = time.monotonic()
     say("Calibrating on this machine ...")
-    costs = msgspec.structs.replace(calibrate(quick=True), network={"fast": 0.0, "slow": 0.0, "wake": 0.0, "idle": 0.0})
+    costs = msgspec.structs.replace(calibrate(quick=True), network={})
     program = load(FUNCTION)
     profile = make_profile(program, make_traffic(FUNCTION, SHAPE))
-    answer = Problem(program, profile, costs, Limits(bytes=MEMORY)).solve()
+    answer = solve(Problem(program, profile, costs, Limits(bytes=MEMORY)))
     milliseconds = answer.plan.seconds * 1000
     say(f"\nPlan for Zipf {SHAPE.skew} traffic, {MEMORY:,} bytes in the fast tier ({milliseconds:.0f} ms):")
     say(explain(answer))

@@ -35,33 +35,10 @@ from cora.placement import SPLIT, Placement, layout
 from cora.program import Program, Table
 from cora.tables import Tables
 
-FAST_COUNTS = (
-    "packets",
-    "forwarded",
-    "replied",
-    "dropped",
-    "up",
-    "unsupported",
-    "crossed",
-    "no_next_hop",
-    "guarded",
-    "errors",
-    "bytes",
-)
-SLOW_COUNTS = (
-    "packets",
-    "forwarded",
-    "replied",
-    "dropped",
-    "up",
-    "errors",
-    "no_next_hop",
-    "bounced",
-    "bad_checksums",
-    "checksums_checked",
-    "unsent",
-)
-#: Entries up to which the state file holds all tables each second; larger tables are written at the end and on SIGUSR1.
+_BY_VERDICT = ("packets", "forwarded", "replied", "dropped", "up")
+FAST_COUNTS = (*_BY_VERDICT, "unsupported", "crossed", "no_next_hop", "guarded", "errors", "bytes")
+SLOW_COUNTS = (*_BY_VERDICT, "errors", "no_next_hop", "bounced", "bad_checksums", "checksums_checked", "unsent")
+#: Entries up to which the state file holds all tables each second; larger tables are written at the end.
 LIVE_STATE_ENTRIES = 2000
 #: Promotions wait so long after demotions, so that no program still holds an entry that is used again.
 REUSE_PAUSE_S = 0.02
@@ -103,7 +80,7 @@ class Engine:
         self.moved = self.lost_moves = 0
         self.pending: list[tuple[str, bytes]] = []
         self.pending_at = 0.0
-        self.stopping = self.dump_asked = False
+        self.stopping = False
         self.slowest_move_ns = self.crossed = 0
         self.read_counts = (0, 0)
         directory = Path(tempfile.mkdtemp(prefix="cora-"))
@@ -170,7 +147,7 @@ class Engine:
                 if self.options.adapt and self.splits:
                     self._adapt(now, now - tick)
                 tick = now
-            if now - second >= 1.0 or self.dump_asked:
+            if now - second >= 1.0:
                 second = now
                 self._each_second()
             if self.options.seconds and now - begin >= self.options.seconds:
@@ -180,8 +157,7 @@ class Engine:
         if self.hops.changed():
             self.hops.refresh()
         if self.options.state:
-            self.write_state(everything=self.dump_asked)
-        self.dump_asked = False
+            self.write_state()
         counts = self.counters()
         if counts["slow"]["bad_checksums"] > 8:
             say = "packets come in with unfinished TCP checksums; run `ethtool -K PEER tx off` on the sender's device"
@@ -267,7 +243,7 @@ class Engine:
         pulls = sum(self.slow.cora_pulls(self.tables.numbers[table.name]) for table in self.splits)
         return {"fast": fast, "slow": slow, "pulled_keys": pulls, **{name: getattr(self, name) for name in fields}}
 
-    def write_state(self, everything: bool) -> None:
+    def write_state(self, everything: bool = False) -> None:
         """Write the state file; see docs/commands.md."""
         assert self.options.state is not None
         everything = everything or sum(one.entries for one in self.program.tables.values()) <= LIVE_STATE_ENTRIES
@@ -322,7 +298,6 @@ def run(program: Program, placement: Placement, devices: tuple[Device, Device], 
     engine = Engine(program, placement, devices, options)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, engine.stop)
-    signal.signal(signal.SIGUSR1, lambda *_: setattr(engine, "dump_asked", True))
     with engine:
         for device in engine.devices:
             if not device.made_here:

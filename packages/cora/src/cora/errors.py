@@ -1,13 +1,4 @@
-"""Everything that this package raises.
-
-CoraError
-├── BadProgram      a network function that breaks a rule of the DSL; the message names the step or table
-├── BadInput        a file, setting or option that cannot be used; the message says which would do
-├── NoPlan          no plan meets the limits; the message names the limit
-├── BuildError      clang or the kernel's verifier refused the generated program; the message names the step
-├── DeviceError     a network device cannot be used; the message says what to do
-└── Unsupported     this machine lacks root, BPF or a tool; the message says which
-"""
+"""Everything that this package raises."""
 
 from __future__ import annotations
 
@@ -17,24 +8,24 @@ class CoraError(Exception):
 
 
 class BadProgram(CoraError, ValueError):
-    """A network function breaks a rule of the DSL."""
+    """A network function breaks a rule of the DSL; the message names the step or table."""
 
 
 class BadInput(CoraError, ValueError):
-    """A file, setting or option cannot be used."""
+    """A file, setting or option cannot be used; the message says which would do."""
 
 
 class NoPlan(CoraError):
-    """No plan meets the limits."""
+    """No plan meets the limits; the message names the limit."""
 
 
 class BuildError(CoraError):
-    """The compiler or the verifier refused the generated program."""
+    """Clang or the kernel's verifier refused the generated program; the message names the step."""
 
 
 class DeviceError(CoraError):
-    """A network device cannot be used."""
+    """A network device cannot be used; the message says what to do."""
 
 
 class Unsupported(CoraError):
-    """This machine lacks root, BPF or a tool."""
+    """This machine lacks root, BPF or a tool; the message says which."""

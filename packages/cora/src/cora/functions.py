@@ -43,10 +43,6 @@ def _prefix(text: str) -> tuple[int, int]:
     return network.prefixlen, int(network.network_address)
 
 
-def _packets(value: int = 32) -> dict[str, int]:
-    return {"packets": value, "last_ns": 64}
-
-
 def firewall(s: Settings) -> Program:
     """Let inside hosts that the rules allow open flows; let only packets of such flows in."""
     b = Build("firewall")

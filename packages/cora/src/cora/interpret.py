@@ -34,14 +34,13 @@ class Interpreter:
     Attributes:
         program: The program.
         tables: Entries by table and key. An array holds the entries that are not zero, a sketch its cells.
-        observe: Called with step number, key and "there was an entry" for each table operation.
-        visits: Called with the number of each step that a packet takes.
+        visit: Called for each step of a packet with its number, "went on to `then`" or "there was an entry", and
+            the key of a table operation, else ().
     """
 
     program: Program
     tables: dict[str, OrderedDict[Key, Entry]] = field(default_factory=dict)
-    observe: Callable[[int, Key, bool], None] | None = None
-    visits: Callable[[int, bool], None] | None = None
+    visit: Callable[[int, bool, Key], None] = lambda *_: None
 
     def __post_init__(self) -> None:
         for table in self.program.tables.values():
@@ -65,11 +64,9 @@ class Interpreter:
             return now_ns
 
         while True:
-            step = self.program.steps[at]
-            took = True
+            step, took, key = self.program.steps[at], True, Key()
             if isinstance(step, Verdict):
-                if self.visits:
-                    self.visits(at, True)
+                self.visit(at, took, key)
                 return Outcome(step.kind, bytes(packet))
             if isinstance(step, Parse):
                 took = has_header(packet, step.header)
@@ -81,17 +78,16 @@ class Interpreter:
                 for name, value in [(name, evaluate(value, read)) for name, value in step.sets]:
                     write_field(packet, name, value)
             else:
-                took = self._access(at, step, read, local)
-            if self.visits:
-                self.visits(at, took)
+                key, took = self._access(step, read, local)
+            self.visit(at, took, key)
             at = step.then if took or not isinstance(step, Parse | Branch) else step.otherwise
 
-    def _access(self, at: int, step: Access, read: Callable[[Expr], int], local: dict[str, int]) -> bool:
+    def _access(self, step: Access, read: Callable[[Expr], int], local: dict[str, int]) -> tuple[Key, bool]:
         table = self.program.tables[step.table]
         key = tuple(evaluate(one, read) & ((1 << bits) - 1) for one, (_, bits) in zip(step.key, table.key, strict=True))
         entries = self.tables[table.name]
         if table.kind == "sketch":
-            return self._sketch(at, step, table, key, read, local)
+            return key, self._sketch(step, table, key, read, local)
         found = self._find(table, key)
         local[step.hit], local[step.full] = int(found is not None), 0
         entry = found
@@ -117,9 +113,7 @@ class Interpreter:
                 entries.pop(key, None)
             elif table.storage == "array":
                 entries[key] = entry
-        if self.observe:
-            self.observe(at, key, found is not None)
-        return found is not None
+        return key, found is not None
 
     def _find(self, table: Table, key: Key) -> Entry | None:
         entries = self.tables[table.name]
@@ -133,9 +127,7 @@ class Interpreter:
                 return entries[(length, prefix)]
         return None
 
-    def _sketch(
-        self, at: int, step: Access, table: Table, key: Key, read: Callable[[Expr], int], local: dict[str, int]
-    ) -> bool:
+    def _sketch(self, step: Access, table: Table, key: Key, read: Callable[[Expr], int], local: dict[str, int]) -> bool:
         entries = self.tables[table.name]
         cells = sketch_cells(table, key)
         estimate = min(entries.get(cell, {"count": 0})["count"] for cell in cells)
@@ -151,6 +143,4 @@ class Interpreter:
             for cell in cells:
                 entry = entries.setdefault(cell, {"count": 0})
                 entry["count"] = (entry["count"] + amount) & table.mask("count")
-        if self.observe:
-            self.observe(at, key, estimate > 0)
         return estimate > 0

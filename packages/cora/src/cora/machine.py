@@ -49,9 +49,9 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True):
         where: Kernel and CPU.
         tiers: Costs by tier.
         hand_over: ns in the fast tier to hand a packet over.
-        network: Costs of real devices beyond the programs, empty until measured. "fast": ns per packet in the driver
-            and redirection. "slow": ns per packet by AF_XDP socket in and packet socket out. "wake": ns per wake-up of
-            the slow tier. "idle": ns per second that the slow tier takes without packets.
+        network: Costs of real devices beyond the programs, empty until measured. "slow": ns per packet by AF_XDP
+            socket in and packet socket out. "wake": ns per wake-up of the slow tier. "idle": ns per second that the
+            slow tier takes without packets. "fast": ns per packet in driver and redirection, if known.
         noise: Relative spread of repeated measurements, 0-1.
     """
 

@@ -76,10 +76,10 @@ class Bench:
             raise BuildError(f"cora run ended: {process.communicate()[1]}")
         return process
 
-    def send(self, side: int, rate: float, parts: Sequence[tuple[float, Sequence[Packet]]], device: str = "") -> Any:
+    def send(self, side: int, rate: float, parts: Sequence[tuple[float, Sequence[Packet]]]) -> Any:
         """Start a sender on the client's (0) or the server's side (1)."""
         place, near, far = _SIDES[side]
-        command = [*pin(0), str(self.sender), device or near, str(rate)]
+        command = [*pin(0), str(self.sender), near, str(rate)]
         for number, (seconds, packets) in enumerate(parts):
             path = self.scratch / f"frames_{side}_{number}"
             frames = [MACS[far] + MACS[near] + packet.frame[12:] for packet in packets if packet.port == side]
@@ -186,44 +186,25 @@ def network_costs(costs: Costs, seconds: float = 3.0) -> dict[str, float]:
     """Return costs of real devices beyond the programs; see `Costs.network`.
 
     A token bucket runs all slow at four rates and all fast. Idle time comes from the fast run, and wake-ups and packets
-    from a fit to the slow ones. "fast" is the sender's CPU beyond what sending by a dummy device takes; 0 where
-    the kernel has no dummy devices.
+    from a fit to the slow ones.
     """
     program = load("bucket", _BUCKET)
 
-    def measured(home: str, rate: float) -> tuple[dict[str, Any], float, float]:
+    def measured(home: str, rate: float) -> tuple[dict[str, Any], float]:
         shape = Shape(keys=64, skew=0.0, packets=2000, back=0.0, rate_per_s=rate)
         chosen = {t.name: Choice(BOTH if BOTH in options(program, t) else home) for t in program.tables.values()}
         run = run_phases("bucket", _BUCKET, placement_of(chosen), [shape], seconds, adapt=False, settle=1.0)
         predicted = predict(program, make_profile(program, make_traffic("bucket", shape)), costs, chosen)
-        return {**run, **run["phases"][0]}, predicted.fast_ns, predicted.slow_ns
+        return run["phases"][0], predicted.slow_ns
 
-    fast, program_ns, _ = measured(FAST, 40_000)
-    idle = fast["slow_cpu_share"] * 1e9
+    idle = measured(FAST, 40_000)[0]["slow_cpu_share"] * 1e9
     rows, rest = [], []
     for rate in (8_000, 16_000, 30_000, 60_000):
-        run, _, slow_ns = measured(SLOW, rate)
+        run, slow_ns = measured(SLOW, rate)
         real = run["rate_packets_per_s"]
         rows.append([1.0, wakes_per_packet(real)])
         rest.append(run["slow_cpu_ns_per_packet"] - slow_ns - idle / real)
     packet, wake = np.linalg.lstsq(np.array(rows), np.array(rest), rcond=None)[0]
     if min(packet, wake) < 0:  # noise: one of the two explains all
         packet, wake = (np.mean(rest), 0.0) if wake < 0 else (0.0, np.mean(rest) / np.mean(rows, axis=0)[1])
-    sending = _idle_sender(Shape(keys=64, skew=0.0, packets=2000, back=0.0, rate_per_s=40_000))
-    return {
-        "fast": max(0.0, fast["sender_cpu_ns_per_packet"] - sending - program_ns) if sending else 0.0,
-        "slow": max(0.0, float(packet)),
-        "wake": max(0.0, float(wake)),
-        "idle": idle,
-    }
-
-
-def _idle_sender(shape: Shape) -> float | None:
-    """Return the sender's CPU per packet on a device that drops everything, or None where the kernel has none."""
-    with make_bench() as bench:
-        if bench.bed.run("client", ["ip", "link", "add", "d0", "type", "dummy"]).returncode:
-            return None
-        bench.bed.ip("client", "link set d0 up")
-        sender = bench.send(0, shape.rate_per_s, [(2.0, make_traffic("bucket", shape))], "d0")
-        sent = json.loads(sender.communicate()[0])
-        return float(sent["cpu_ns"] / sent["sent_packets"])
+    return {"slow": max(0.0, float(packet)), "wake": max(0.0, float(wake)), "idle": idle}

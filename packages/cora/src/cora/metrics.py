@@ -16,9 +16,8 @@ class _Counters:
         self.newest: dict[str, Any] = {}
 
     def collect(self) -> Iterator[Metric]:
-        packets = CounterMetricFamily(
-            "cora_packets", "Packets by tier and what became of them.", labels=("tier", "what")
-        )
+        help_text = "Packets by tier and what became of them."
+        packets = CounterMetricFamily("cora_packets", help_text, labels=("tier", "what"))
         for tier in ("fast", "slow"):
             for what, count in self.newest.get(tier, {}).items():
                 if what != "bytes":
@@ -34,8 +33,4 @@ def serve(port: int) -> Callable[[dict[str, Any]], None]:
     counters, registry = _Counters(), CollectorRegistry()
     registry.register(counters)
     start_http_server(port, "127.0.0.1", registry)
-
-    def report(newest: dict[str, Any]) -> None:
-        counters.newest = newest
-
-    return report
+    return counters.newest.update

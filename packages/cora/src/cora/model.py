@@ -7,8 +7,9 @@ how large the working set of its keys is. A placement decides in which tier each
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -75,7 +76,7 @@ def operation(program: Program, step: Access, home: str, hit: bool) -> str:
         return "create" if step.create and table.storage in {"hash", "lru"} else "miss"
     if step.delete:
         return "delete"
-    if home not in {SLOW} and locked(program, table, home):
+    if home != SLOW and locked(program, table, home):
         return "write"
     if step.sets and home != SLOW and atomic(program, table):
         return "add"
@@ -86,16 +87,13 @@ def _table_cost(program: Program, profile: Profile, costs: Costs, at: int, tier:
     step = program.steps[at]
     assert isinstance(step, Access)
     table, use = program.tables[step.table], profile.use(at)
-    share, keys = (use.hit_share, use.working_set) if use else (1.0, 1.0)
-    if table.storage in {"array", "sketch", "lpm"}:
-        share = 1.0
+    share, keys = (use.hit_share, use.working_set) if use and table.storage in {"hash", "lru"} else (1.0, 1.0)
     if table.storage == "lpm":
         keys = float(max(1, len(table.preset)))
-    total = 0.0
-    for hit, weight in ((True, share), (False, 1 - share)):
-        curve = _curve(costs, tier, table.storage, operation(program, step, home, hit))
-        total += weight * curve.at(keys)
-    return max(0.0, total)
+    elif use:
+        keys = use.working_set
+    names = [(operation(program, step, home, hit), share if hit else 1 - share) for hit in (True, False)]
+    return sum(weight * _curve(costs, tier, table.storage, name).at(keys) for name, weight in names)
 
 
 def _curve(costs: Costs, tier: str, storage: str, name: str) -> Curve:
@@ -103,37 +101,33 @@ def _curve(costs: Costs, tier: str, storage: str, name: str) -> Curve:
     tables = costs.tiers[tier].tables
     nearest = {"create": "write", "delete": "write", "add": "write", "miss": "read", "write": "add", "read": "add"}
     while f"{storage}.{name}" not in tables:
-        if name not in nearest or (name, storage) == ("add", "array"):
+        if name not in nearest:
             return Curve((1.0,), (0.0,))
-        following = nearest.pop(name)
-        name = following
+        name = nearest.pop(name)
     return tables[f"{storage}.{name}"]
 
 
 def step_costs(program: Program, profile: Profile, costs: Costs) -> StepCosts:
     """Return what each step costs in each tier under a profile."""
-    plain: dict[str, dict[int, float]] = {"fast": {}, "slow": {}}
+    plain: dict[str, dict[int, float]] = {FAST: {}, SLOW: {}}
     access: dict[tuple[int, str], float] = {}
-    for tier, known in costs.tiers.items():
-        for at, step in enumerate(program.steps):
-            ns = known.steps["op"] * sum(size(one) for one in expressions(step))
-            if isinstance(step, Rewrite):
-                ns += known.steps["rewrite"] * len(step.sets)
-            if isinstance(step, Parse | Assign):
-                ns += known.steps["op"]
-            if isinstance(step, Branch):
-                taken = profile.taken.get(at, 0.0)
-                ns += known.steps["op"] + known.steps["mispredict"] * 2 * min(taken, 1 - taken)
-            plain[tier][at] = ns
-            if isinstance(step, Access):
-                homes = [SLOW] if tier == "slow" else [FAST, SPLIT, BOTH]
-                for home in homes:
-                    access[(at, home)] = ns + _table_cost(program, profile, costs, at, tier, home)
-                if tier == "fast":
-                    use, storage = profile.use(at), program.tables[step.table].storage
-                    access[(at, MISS)] = ns + _curve(costs, tier, storage, "miss").at(use.working_set if use else 1.0)
-    slow = {at: access.get((at, SLOW), ns) for at, ns in plain["slow"].items()}
-    return StepCosts(plain["fast"], slow, access)
+    for (tier, known), (at, step) in product(costs.tiers.items(), enumerate(program.steps)):
+        ns = known.steps["op"] * sum(size(one) for one in expressions(step))
+        if isinstance(step, Rewrite):
+            ns += known.steps["rewrite"] * len(step.sets)
+        elif isinstance(step, Parse | Assign):
+            ns += known.steps["op"]
+        elif isinstance(step, Branch):
+            taken = profile.taken.get(at, 0.0)
+            ns += known.steps["op"] + known.steps["mispredict"] * 2 * min(taken, 1 - taken)
+        plain[tier][at] = ns
+        if isinstance(step, Access):
+            for home in (SLOW,) if tier == SLOW else (FAST, SPLIT, BOTH):
+                access[(at, home)] = ns + _table_cost(program, profile, costs, at, tier, home)
+            if tier == FAST:
+                use, storage = profile.use(at), program.tables[step.table].storage
+                access[(at, MISS)] = ns + _curve(costs, tier, storage, "miss").at(use.working_set if use else 1.0)
+    return StepCosts(plain[FAST], {at: access.get((at, SLOW), ns) for at, ns in plain[SLOW].items()}, access)
 
 
 #: Seconds in which the slow tier gathers packets after a wake-up (150 us of pause, and the kernel's timer slack of 50).
@@ -177,28 +171,22 @@ class Prediction(Struct, frozen=True):
     step_ns: dict[str, float]
 
 
-def run_class(
+def _walk(
     program: Program, one: PacketClass, chosen: dict[str, Choice], costs: StepCosts
-) -> tuple[float, float, bool, list[tuple[int, str, float]]]:
-    """Return fast ns, slow ns, "crossed", and (step, tier, ns) of one class of packets."""
-    brackets = iter(one.brackets)
-    fast = slow = 0.0
-    crossed = False
-    parts = []
+) -> Iterator[tuple[int, str, float]]:
+    """Yield (step, tier, ns) along the path of a class of packets; a miss in a split table counts for its step."""
+    brackets, tier = iter(one.brackets), FAST
     for at in one.steps:
         step = program.steps[at]
-        tier, ns = SLOW if crossed else FAST, costs.slow[at] if crossed else costs.fast[at]
-        if isinstance(step, Access):
-            choice, bracket = chosen[step.table], next(brackets)
-            if not crossed and choice.home == SPLIT and not choice.holds(bracket):
-                fast += costs.access[(at, MISS)]
-            if not choice.holds(bracket):
-                crossed = True
-            tier = SLOW if crossed else FAST
-            ns = costs.access[(at, SLOW if crossed else choice.home)]
-        parts.append((at, tier, ns))
-        fast, slow = (fast, slow + ns) if tier == SLOW else (fast + ns, slow)
-    return fast, slow, crossed, parts
+        if not isinstance(step, Access):
+            yield at, tier, (costs.fast if tier == FAST else costs.slow)[at]
+            continue
+        choice, stays = chosen[step.table], chosen[step.table].holds(next(brackets))
+        if tier == FAST and not stays:
+            if choice.home == SPLIT:
+                yield at, FAST, costs.access[(at, MISS)]
+            tier = SLOW
+        yield at, tier, costs.access[(at, choice.home if tier == FAST else SLOW)]
 
 
 def queue(load: float, places: int) -> tuple[float, float]:
@@ -222,10 +210,8 @@ def predict(
     profile: Profile,
     costs: Costs,
     chosen: dict[str, Choice],
-    *,
     cores: tuple[float, float] = (1.0, 1.0),
-    rate_per_s: float | None = None,
-    places: int = 4096,
+    rate_per_s: float = 0.0,
 ) -> Prediction:
     """Predict what a placement does under a profile.
 
@@ -235,69 +221,63 @@ def predict(
         costs: The machine.
         chosen: Home of each table.
         cores: Cores of the fast and the slow tier.
-        rate_per_s: Packets a second for latency and loss; the profile's own if None.
-        places: Packets that the queue in front of a tier holds.
+        rate_per_s: Packets a second for latency and loss; the profile's own if 0.
     """
-    known = step_costs(program, profile, costs)
-    base = {tier: one.base for tier, one in costs.tiers.items()}
-    base["fast"] += costs.tiers["fast"].steps["now"] if program.uses_time else 0.0
-    fast, slow, cross = base["fast"], 0.0, 0.0
-    tables: dict[str, float] = {}
-    heaviest: dict[tuple[int, str], float] = {}
+    known, network, rate = step_costs(program, profile, costs), costs.network, rate_per_s or profile.rate_per_s
+    steps: dict[tuple[int, str], float] = {}
+    cross = 0.0
     for one in profile.classes:
-        on_fast, on_slow, crossed, parts = run_class(program, one, chosen, known)
-        fast += one.weight * (on_fast + costs.hand_over * crossed)
-        slow += one.weight * (on_slow + base["slow"] * crossed)
-        cross += one.weight * crossed
-        for at, tier, ns in parts:
-            heaviest[(at, tier)] = heaviest.get((at, tier), 0.0) + one.weight * ns
-            step = program.steps[at]
-            if isinstance(step, Access):
-                tables[f"{step.table}.{tier}"] = tables.get(f"{step.table}.{tier}", 0.0) + one.weight * ns
-    fast_cpu = fast + costs.network.get("fast", 0.0)
-    rate = rate_per_s or profile.rate_per_s
-    network = costs.network
-    slow_cpu = slow + cross * network.get("slow", 0.0)
-    ceilings = {"fast": cores[0] * 1e9 / fast_cpu, "slow": cores[1] * 1e9 / slow_cpu if slow_cpu else math.inf}
+        tier = FAST
+        for at, tier, ns in _walk(program, one, chosen, known):
+            steps[(at, tier)] = steps.get((at, tier), 0.0) + one.weight * ns
+        cross += one.weight * (tier == SLOW)
+    fast, slow = (sum(part for (_, where), part in steps.items() if where == tier) for tier in (FAST, SLOW))
+    fast += costs.tiers[FAST].base + cross * costs.hand_over
+    fast += costs.tiers[FAST].steps["now"] if program.uses_time else 0.0
+    slow += cross * costs.tiers[SLOW].base
+    in_out = {FAST: network.get(FAST, 0.0), SLOW: cross * network.get(SLOW, 0.0)}
+    fast_cpu, slow_cpu = fast + in_out[FAST], slow + in_out[SLOW]
+    ceilings = {FAST: cores[0] * 1e9 / fast_cpu, SLOW: cores[1] * 1e9 / slow_cpu if slow_cpu else math.inf}
     first = min(ceilings, key=lambda tier: ceilings[tier])
+    most, at = max(((part, at) for (at, where), part in steps.items() if where == first), default=(0.0, 0))
+    what = f"step {at} ({program.describe(at)}, {most:.0f} ns a packet of the trace)"
+    if most < in_out[first]:
+        what = f"packets in and out ({in_out[first]:.0f} ns a packet of the trace)"
     slow_cpu += cross * network.get("wake", 0.0) * wakes_per_packet(rate * cross) + network.get("idle", 0.0) / rate
-    latency, lost = _latency(rate, (fast_cpu, cores[0]), (slow_cpu, cores[1]), cross, places)
+    latency, lost = _latency(rate, (fast_cpu, cores[0]), (slow_cpu, cores[1]), cross)
     placement = placement_of(chosen)
+    tables: dict[str, float] = {}
+    for (at, tier), part in steps.items():
+        if isinstance(step := program.steps[at], Access):
+            tables[f"{step.table}.{tier}"] = tables.get(f"{step.table}.{tier}", 0.0) + part
     return Prediction(
-        fast,
-        slow,
-        cross,
-        fast_cpu,
-        slow_cpu,
-        ceilings[first],
-        f"{first} tier: {_heaviest(program, heaviest, first, costs.network.get(first, 0.0), cross)}",
-        latency,
-        lost,
-        sum(fast_bytes(program, placement, table) for table in program.tables.values()),
-        tables,
-        {f"{at}.{tier}": ns for (at, tier), ns in heaviest.items()},
+        fast_ns=fast,
+        slow_ns=slow,
+        crossing_share=cross,
+        fast_cpu_ns=fast_cpu,
+        slow_cpu_ns=slow_cpu,
+        ceiling_per_s=ceilings[first],
+        bottleneck=f"{first} tier: {what}",
+        latency_ns=latency,
+        loss_share=lost,
+        fast_bytes=sum(fast_bytes(program, placement, table) for table in program.tables.values()),
+        table_ns=tables,
+        step_ns={f"{at}.{tier}": part for (at, tier), part in steps.items()},
     )
 
 
-def _heaviest(program: Program, parts: dict[tuple[int, str], float], tier: str, network: float, cross: float) -> str:
-    own = {at: ns for (at, where), ns in parts.items() if where == tier}
-    at = max(own, key=lambda step: own[step], default=None)
-    network *= cross if tier == "slow" else 1.0
-    if at is None or network > own[at]:
-        return f"packets in and out ({network:.0f} ns a packet of the trace)"
-    return f"step {at} ({program.describe(at)}, {own[at]:.0f} ns a packet of the trace)"
+#: Packets that the queue in front of a tier holds: the ring of an AF_XDP socket.
+_PLACES = 4096
 
 
-def _latency(
-    rate: float, fast: tuple[float, float], slow: tuple[float, float], cross: float, places: int
-) -> tuple[float, float]:
-    mean, lost = queue(rate * fast[0] / fast[1] / 1e9, places)
+def _latency(rate: float, fast: tuple[float, float], slow: tuple[float, float], cross: float) -> tuple[float, float]:
+    """Return (mean ns, share lost) of packets through both queues; a tier is (ns a packet of the trace, cores)."""
+    mean, lost = queue(rate * fast[0] / fast[1] / 1e9, _PLACES)
     served = rate * (1 - lost)
-    total = mean / served * 1e9 if served else 0.0
+    total = mean / served * 1e9
     if cross and slow[0]:
-        slow_mean, slow_lost = queue(served * slow[0] / slow[1] / 1e9, places)
-        through = served * cross * (1 - slow_lost)
-        total += cross * (slow_mean / through * 1e9 if through else 0.0)
+        slow_mean, slow_lost = queue(served * slow[0] / slow[1] / 1e9, _PLACES)
+        total += slow_mean / (served * (1 - slow_lost)) * 1e9
         lost = 1 - (1 - lost) * (1 - cross * slow_lost)
     return total, lost
 

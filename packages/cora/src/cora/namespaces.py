@@ -15,7 +15,6 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from cora.errors import DeviceError, Unsupported
@@ -62,8 +61,7 @@ class Testbed:
 
     __test__ = False
 
-    def __init__(self, mtu: int = 1500, routed: bool = True) -> None:
-        self.mtu, self.routed = mtu, routed
+    def __init__(self) -> None:
         self.holders: dict[str, subprocess.Popen[bytes]] = {}
         self.started: list[subprocess.Popen[Any]] = []
 
@@ -90,7 +88,7 @@ class Testbed:
     def _connect(self) -> None:
         for outer, inner, near in (("client", "in", "c0"), ("server", "out", "s0")):
             ends = [
-                f"{name} address {MACS[name].hex(':')} mtu {self.mtu} netns {self.holders[place].pid}"
+                f"{name} address {MACS[name].hex(':')} netns {self.holders[place].pid}"
                 for name, place in ((near, outer), (inner, "middle"))
             ]
             self.ip("middle", f"link add {ends[0]} type veth peer name {ends[1]}")
@@ -103,8 +101,6 @@ class Testbed:
         self.ip("client", f"addr add {CLIENT}/24 dev c0")
         for server in SERVERS:
             self.ip("server", f"addr add {server}/24 dev s0")
-        if not self.routed:
-            return
         self.ip("middle", "addr add 10.0.0.1/24 dev in")
         self.ip("middle", f"addr add {VIP}/32 dev in")
         self.ip("middle", "addr add 10.1.0.1/24 dev out")
@@ -145,9 +141,7 @@ class Testbed:
                 if stream:
                     stream.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

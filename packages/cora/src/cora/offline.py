@@ -10,7 +10,6 @@ import ctypes
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from cora import bpf
 from cora.build import Built, compile_tiers, load_fast, load_slow
@@ -48,9 +47,11 @@ class Offline:
     def __enter__(self) -> Offline:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free both tiers."""
         self.slow.cora_close()
         self.shared.close()
         self.trace.close()
@@ -69,10 +70,13 @@ class Offline:
             raise BuildError(f"{self.built.program.name}: no memory for the tables of the slow tier")
         self.tables = Tables(self.built, self.fast, self.slow)
 
+    def _enter(self, frame: bytes, port: int, now_ns: int) -> tuple[int, bytes]:
+        self.shared[:8] = struct.pack("=Q", now_ns)
+        return bpf.test_run(self.fast.programs[f"cora_test{port}"], frame)[:2]
+
     def run(self, frame: bytes, port: int, now_ns: int) -> Outcome:
         """Process one packet through both tiers."""
-        self.shared[:8] = struct.pack("=Q", now_ns)
-        verdict, out, _ = bpf.test_run(self.fast.programs[f"cora_test{port}"], frame)
+        verdict, out = self._enter(frame, port, now_ns)
         if verdict == CROSSED:
             self.crossed += 1
             buffer = ctypes.create_string_buffer(out, len(out))
@@ -85,8 +89,7 @@ class Offline:
 
     def hand_over(self, frame: bytes, port: int, now_ns: int = 1) -> bytes:
         """Return the packet as the fast tier hands it over; raise BuildError if it does not cross."""
-        self.shared[:8] = struct.pack("=Q", now_ns)
-        verdict, out, _ = bpf.test_run(self.fast.programs[f"cora_test{port}"], frame)
+        verdict, out = self._enter(frame, port, now_ns)
         if verdict != CROSSED:
             raise BuildError(f"{self.built.program.name}: the packet does not cross under this placement")
         return out

@@ -114,13 +114,9 @@ def _adapt(frame: bytearray, offset: int, before: bytes, after: bytes) -> None:
     for index in range(0, len(before), 2):
         total += ~int.from_bytes(before[index : index + 2], "big") & 0xFFFF
         total += int.from_bytes(after[index : index + 2], "big")
-    frame[offset : offset + 2] = (~_fold(total) & 0xFFFF).to_bytes(2, "big")
-
-
-def _fold(total: int) -> int:
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
-    return total
+    frame[offset : offset + 2] = (~total & 0xFFFF).to_bytes(2, "big")
 
 
 def make_frame(  # noqa: PLR0913 - one argument a field

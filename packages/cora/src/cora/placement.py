@@ -90,14 +90,11 @@ def fast_bytes(program: Program, placement: Placement, table: Table) -> int:
 
 def options(program: Program, table: Table) -> list[str]:
     """Return the homes that a table may have."""
-    homes = [FAST, SLOW]
-    if table.storage == "hash" and program.written(table.name):
+    written, homes = program.written(table.name), [FAST, SLOW]
+    if table.storage == "hash" and written:
         homes.append(SPLIT)
-    if table.storage in {"array", "sketch"} and program.add_only(table.name):
-        homes.append(BOTH)
-    if table.kind == "lpm":
-        homes.append(BOTH)
-    if table.storage in {"array", "hash"} and not program.written(table.name):
+    adds_only = table.storage in {"array", "sketch"} and program.add_only(table.name)
+    if adds_only or (table.storage in {"array", "hash", "lpm"} and not written):
         homes.append(BOTH)
     return homes
 
@@ -110,12 +107,10 @@ def tiers(program: Program, placement: Placement) -> list[frozenset[str]]:
         after = set(where[at])
         if isinstance(step, Access):
             home = placement.homes[step.table]
-            if home == SLOW:
-                after = {SLOW} if after else after
-            elif home == SPLIT:
+            if home == SPLIT:
                 after |= {SLOW} if after else set()
-            elif home == FAST and placement.bounces:
-                after = {FAST} if after else after
+            elif after and (home == SLOW or (home == FAST and placement.bounces)):
+                after = {home}
         for target in successors(step):
             where[target] |= after
     return [frozenset(tiers) for tiers in where]

@@ -8,6 +8,7 @@ down the trie. It is fast until the first node whose table does not hold its key
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,9 +23,8 @@ from cora.machine import Costs, Limits
 from cora.model import MISS, Choice, choices, instructions, placement_of, step_costs, wakes_per_packet
 from cora.placement import BOTH, FAST, SLOW, SPLIT, fast_bytes, why_illegal
 from cora.profile import SPLITS, Profile
-from cora.program import Access, Program, Table, Verdict, successors
+from cora.program import Access, Program, Verdict, successors
 
-ENGINES = ("exact", "exhaustive", "greedy")
 #: Largest number of plans that the exhaustive search tries: ten tables with three choices each.
 MOST_PLANS = 59_049
 SCALE = 1000  # the solver counts in thousandths of a ns
@@ -97,6 +97,17 @@ class Instance:
         """Costs of plans; made once."""
         return Prices(self)
 
+    def cost(self, chosen: dict[str, Choice]) -> Cost:
+        """Return what a plan costs."""
+        fast, slow, cross = (float(one[0]) for one in self.prices.evaluate(self.prices.row(chosen)))
+        return Cost(slow + self.weight_of_fast_ns * fast, fast, slow, cross)
+
+    def broken_rule(self, chosen: dict[str, Choice]) -> str:
+        """Return which limit or order a plan breaks, or ""."""
+        plan = self.prices.row(chosen)
+        fast, slow, _ = self.prices.evaluate(plan)
+        return next((words for words, plans in self.prices.broken(plan, fast, slow).items() if plans[0]), "")
+
     def to_json(self) -> dict[str, Any]:
         """Return the instance with one record for each option of a table, for others to check a plan."""
         data: dict[str, Any] = msgspec.to_builtins(self)
@@ -112,28 +123,98 @@ class Instance:
         return {**data, "split_sizes_entries": SPLITS}
 
 
-class Plan(NamedTuple):
-    """A search's answer.
+class Cost(NamedTuple):
+    """Costs of a plan per packet: what the searches minimise, ns in each tier, and the share that crosses (0-1)."""
 
-    Attributes:
-        chosen: Choice of each table.
-        cost_ns: Slow-tier ns per packet plus the weighted fast-tier ns.
-        fast_ns: Fast-tier ns per packet.
-        slow_ns: Slow-tier ns per packet.
-        cross_share: Share of packets that cross, 0-1.
-        engine: The search.
-        seconds: Time it took.
-        optimal: True if no plan is cheaper.
-    """
-
-    chosen: dict[str, Choice]
     cost_ns: float
     fast_ns: float
     slow_ns: float
-    cross_share: float
+    crossing_share: float
+
+
+class Plan(NamedTuple):
+    """A search's answer: the choices, their cost, seconds of search, and True if no plan is cheaper."""
+
+    chosen: dict[str, Choice]
+    cost: Cost
     engine: str
     seconds: float
     optimal: bool
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A planning problem: a program under a profile on a machine.
+
+    Attributes:
+        program: The network function.
+        profile: The traffic.
+        costs: The machine.
+        limits: What the fast tier can hold.
+        cores: Cores of the fast and the slow tier.
+        rate_per_s: Packets a second that both tiers must take; 0 for no such limit.
+        weight_fast: Weight of a fast-tier ns beside a slow-tier one.
+        homes: Settled tables, each TABLE=HOME[:ENTRIES].
+    """
+
+    program: Program
+    profile: Profile
+    costs: Costs
+    limits: Limits
+    cores: tuple[float, float] = (1.0, 1.0)
+    rate_per_s: float = 0.0
+    weight_fast: float = 0.1
+    homes: tuple[str, ...] = ()
+
+    def _choices(self) -> dict[str, list[Choice]]:
+        tables = self.program.tables
+        found = {name: choices(self.program, table, self.limits) for name, table in tables.items()}
+        for text in self.homes:
+            settled = re.fullmatch(r"(\w+)=(\w+)(?::(\d+))?", text)
+            if not settled or settled[1] not in tables:
+                raise BadInput(f"--home {text}: write TABLE=HOME or TABLE=split:ENTRIES; tables: {', '.join(tables)}")
+            name, home, room = settled.groups()
+            kept = [c for c in found[name] if c.home == home and (not room or c.entries == int(room))]
+            if not kept:
+                known = ", ".join(f"{c.home}:{c.entries}" if c.entries else c.home for c in found[name])
+                raise BadInput(f"--home {text}: table {name} can be {known}")
+            found[name] = kept
+        return found
+
+    @cached_property
+    def instance(self) -> Instance:
+        """The search problem."""
+        program, costs = self.program, self.costs
+        options, rate = self._choices(), self.rate_per_s or self.profile.rate_per_s
+        base, nodes = _trie(program, self.profile, costs)
+        bare = instructions(program, ())
+        pairs, up = order_of_tables(program)
+        others = dict.fromkeys(program.tables, Choice(SLOW))
+        budget = 0.9 * 1e9 / self.rate_per_s if self.rate_per_s else 1e12
+        return Instance(
+            choices=options,
+            fast_bytes={
+                name: [fast_bytes(program, placement_of({**others, name: one}), program.tables[name]) for one in found]
+                for name, found in options.items()
+            },
+            entries={
+                name: [0 if one.home == SLOW else one.entries or program.tables[name].entries for one in found]
+                for name, found in options.items()
+            },
+            nodes=nodes,
+            base_fast_ns=base,
+            crossing_fast_ns=costs.hand_over,
+            crossing_slow_ns=costs.tiers["slow"].base
+            + costs.network.get("slow", 0.0)
+            + costs.network.get("wake", 0.0) * wakes_per_packet(rate),
+            no_fast_after=pairs,
+            never_slow=up,
+            limits=self.limits,
+            instructions={"": bare, **{name: instructions(program, (name,)) - bare for name in options}},
+            limit_fast_ns=budget * self.cores[0],
+            limit_slow_ns=budget * self.cores[1],
+            weight_of_fast_ns=self.weight_fast,
+        )
 
 
 def order_of_tables(program: Program) -> tuple[list[tuple[str, str]], list[str]]:
@@ -142,102 +223,41 @@ def order_of_tables(program: Program) -> tuple[list[tuple[str, str]], list[str]]
     pairs: set[tuple[str, str]] = set()
     up: set[str] = set()
     for at, step in enumerate(program.steps):
+        after = seen[at]
         if isinstance(step, Access):
             pairs |= {(first, step.table) for first in seen[at]}
-        if isinstance(step, Verdict) and step.kind == "up":
+            after = after | {step.table}
+        elif isinstance(step, Verdict) and step.kind == "up":
             up |= seen[at]
-        after = seen[at] | {step.table} if isinstance(step, Access) else seen[at]
         for target in successors(step):
             seen[target] |= after
     return sorted(pairs), sorted(up)
 
 
-def make_instance(
-    program: Program,
-    profile: Profile,
-    costs: Costs,
-    limits: Limits,
-    *,
-    cores: tuple[float, float] = (1.0, 1.0),
-    rate_per_s: float = 0.0,
-    weight_fast: float = 0.1,
-    only: dict[str, list[Choice]] | None = None,
-) -> Instance:
-    """Return the search problem of a program under a profile.
-
-    Args:
-        program: The network function.
-        profile: The traffic.
-        costs: The machine.
-        limits: What the fast tier can hold.
-        cores: Cores of the fast and the slow tier.
-        rate_per_s: Packets a second that both tiers must take; 0 for no such limit.
-        weight_fast: Weight of a fast-tier ns beside a slow-tier one.
-        only: Choices of tables that are settled already.
-    """
-    known = step_costs(program, profile, costs)
-    options = {t.name: (only or {}).get(t.name) or choices(program, t, limits) for t in program.tables.values()}
-    nodes: list[Node] = []
+def _trie(program: Program, profile: Profile, costs: Costs) -> tuple[float, list[Node]]:
+    """Return fast-tier ns before the first operation, and the trie of operations that packets come to."""
+    known, nodes = step_costs(program, profile, costs), list[Node]()
     index: dict[tuple[int, int, int, tuple[int, ...]], int] = {}
     base = costs.tiers["fast"].base + (costs.tiers["fast"].steps["now"] if program.uses_time else 0.0)
     for one in profile.classes:
-        segments, lead = _segments(program, one.steps)
-        base += one.weight * sum(known.fast[at] for at in lead)
+        at = [i for i, number in enumerate(one.steps) if isinstance(program.steps[number], Access)]
+        base += one.weight * sum(known.fast[i] for i in one.steps[: at[0] if at else None])
         parent = -1
-        for (at, tail), bracket in zip(segments, one.brackets, strict=True):
-            step = program.steps[at]
+        for first, end, bracket in zip(at, [*at, len(one.steps)][1:], one.brackets, strict=True):
+            number, tail = one.steps[first], one.steps[first + 1 : end]
+            step = program.steps[number]
             assert isinstance(step, Access)
-            key = (parent, at, bracket, tail)
-            rest_fast, rest_slow = sum(known.fast[i] for i in tail), sum(known.slow[i] for i in tail)
+            key = (parent, number, bracket, tail)
             if key not in index:
                 index[key] = len(nodes)
-                by_home = {home: known.access[(at, home)] + rest_fast for home in (FAST, SPLIT, BOTH)}
-                by_home[MISS] = known.access[(at, MISS)]
-                nodes.append(Node(parent, step.table, bracket, 0.0, by_home, known.slow[at] + rest_slow))
+                rest = sum(known.fast[i] for i in tail)
+                by_home = {home: known.access[(number, home)] + rest for home in (FAST, SPLIT, BOTH)}
+                by_home[MISS] = known.access[(number, MISS)]
+                slow = known.slow[number] + sum(known.slow[i] for i in tail)
+                nodes.append(Node(parent, step.table, bracket, 0.0, by_home, slow))
             parent = index[key]
             nodes[parent] = nodes[parent]._replace(share=nodes[parent].share + one.weight)
-    budget = 0.9 * 1e9 / rate_per_s if rate_per_s else 1e12
-    bare = instructions(program, ())
-    pairs, up = order_of_tables(program)
-    return Instance(
-        choices=options,
-        fast_bytes={name: [_bytes(program, name, choice) for choice in found] for name, found in options.items()},
-        entries={name: [_entries(program.tables[name], choice) for choice in found] for name, found in options.items()},
-        nodes=nodes,
-        base_fast_ns=base + costs.network.get("fast", 0.0),
-        crossing_fast_ns=costs.hand_over,
-        crossing_slow_ns=costs.tiers["slow"].base
-        + costs.network.get("slow", 0.0)
-        + costs.network.get("wake", 0.0) * wakes_per_packet(rate_per_s or profile.rate_per_s),
-        no_fast_after=pairs,
-        never_slow=up,
-        limits=limits,
-        instructions={"": bare, **{name: instructions(program, (name,)) - bare for name in options}},
-        limit_fast_ns=budget * cores[0],
-        limit_slow_ns=budget * cores[1],
-        weight_of_fast_ns=weight_fast,
-    )
-
-
-def _segments(program: Program, steps: tuple[int, ...]) -> tuple[list[tuple[int, tuple[int, ...]]], list[int]]:
-    """Return (operation, steps until the next one) along a path, and the steps before the first operation."""
-    lead: list[int] = []
-    found: list[tuple[int, list[int]]] = []
-    for at in steps:
-        if isinstance(program.steps[at], Access):
-            found.append((at, []))
-        else:
-            (found[-1][1] if found else lead).append(at)
-    return [(at, tuple(tail)) for at, tail in found], lead
-
-
-def _bytes(program: Program, name: str, choice: Choice) -> int:
-    others = {other: Choice(SLOW) for other in program.tables}
-    return fast_bytes(program, placement_of({**others, name: choice}), program.tables[name])
-
-
-def _entries(table: Table, choice: Choice) -> int:
-    return 0 if choice.home == SLOW else choice.entries or table.entries
+    return base + costs.network.get("fast", 0.0), nodes
 
 
 class Prices:
@@ -344,24 +364,6 @@ class Prices:
         return cost, np.asarray(np.where(broken, np.inf, cost))
 
 
-def evaluate(instance: Instance, chosen: dict[str, Choice]) -> tuple[float, float, float]:
-    """Return fast ns, slow ns and the share of crossing packets of a plan."""
-    fast, slow, cross = instance.prices.evaluate(instance.prices.row(chosen))
-    return float(fast[0]), float(slow[0]), float(cross[0])
-
-
-def broken_rule(instance: Instance, chosen: dict[str, Choice]) -> str:
-    """Return which limit or order a plan breaks, or ""."""
-    plan = instance.prices.row(chosen)
-    fast, slow, _ = instance.prices.evaluate(plan)
-    return next((words for words, plans in instance.prices.broken(plan, fast, slow).items() if plans[0]), "")
-
-
-def total(instance: Instance, chosen: dict[str, Choice]) -> float:
-    """Return what the searches minimise."""
-    return float(instance.prices.price(instance.prices.row(chosen))[0][0])
-
-
 def search(
     instance: Instance, engine: str = "exact", limit_s: float = 10.0, start: dict[str, Choice] | None = None
 ) -> Plan:
@@ -377,15 +379,30 @@ def search(
     elif engine == "greedy":
         chosen, optimal = _greedy(instance, start), False
     else:
-        raise BadInput(f"unknown engine {engine!r}; use one of {', '.join(ENGINES)}")
+        raise BadInput(f"unknown engine {engine!r}; use exact, exhaustive or greedy")
+    chosen = _without_idle_splits(instance, chosen)
     seconds = time.perf_counter() - begin
-    fast, slow, cross = evaluate(instance, chosen)
-    return Plan(chosen, slow + instance.weight_of_fast_ns * fast, fast, slow, cross, engine, seconds, optimal)
+    return Plan(chosen, instance.cost(chosen), engine, seconds, optimal)
+
+
+def _without_idle_splits(instance: Instance, chosen: dict[str, Choice]) -> dict[str, Choice]:
+    """Return a plan of the same cost without splits that save nothing.
+
+    Packets that cross before they come to such a table would pull each key down again that was moved up.
+    """
+    used = {node.table for node in instance.nodes}
+    for name, choice in chosen.items():
+        slow = next((one for one in instance.choices[name] if one.home == SLOW), choice)
+        if choice.home == SPLIT and name in used and slow != choice:
+            other = {**chosen, name: slow}
+            same = instance.cost(other).cost_ns <= instance.cost(chosen).cost_ns + 1e-6
+            chosen = other if same and not instance.broken_rule(other) else chosen
+    return chosen
 
 
 def _no_plan(instance: Instance) -> NoPlan:
     slow = {name: found[0] if found[0].home == SLOW else found[-1] for name, found in instance.choices.items()}
-    reason = broken_rule(instance, slow) or "the limits exclude each other"
+    reason = instance.broken_rule(slow) or "the limits exclude each other"
     return NoPlan(f"no plan meets the limits; with every table slow, {reason}. Lower --rate or give more cores")
 
 
@@ -488,12 +505,13 @@ GREEDY_S = 0.008
 def _greedy(instance: Instance, start: dict[str, Choice] | None) -> dict[str, Choice]:
     """Climb from the plan that is given, or from all fast made to fit; from all slow where that leads nowhere."""
     deadline, prices = time.thread_time() + GREEDY_S, instance.prices
-    plan = _climb(prices, prices.row(start)[0] if start else _shrunk(prices, deadline), deadline)
-    if not np.isfinite(prices.price(plan[None])[1][0]):
-        plan = _climb(prices, prices.row(_first_plan(instance))[0], deadline)
-    if not np.isfinite(prices.price(plan[None])[1][0]):
-        raise _no_plan(instance)
-    return prices.choices(plan)
+    stays = np.isin(np.arange(len(prices.names)), prices.stays) | prices.earlier[prices.stays].any(axis=0)
+    slow = np.where(stays, prices.is_fast.argmax(axis=1), prices.crosses.argmax(axis=1))
+    for begin in (prices.row(start)[0] if start else _shrunk(prices, deadline), slow):
+        plan = _climb(prices, begin, deadline)
+        if np.isfinite(prices.price(plan[None])[1][0]):
+            return prices.choices(plan)
+    raise _no_plan(instance)
 
 
 def _climb(prices: Prices, plan: np.ndarray, deadline: float) -> np.ndarray:
@@ -528,22 +546,6 @@ def _changes(prices: Prices, plan: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     after = prices.earlier.T[table] & prices.is_fast[tables, plan] & prices.crosses[table, number][:, None]
     found = np.where(before, prices.is_fast.argmax(axis=1), np.where(after, prices.crosses.argmax(axis=1), found))
     return found, prices.bytes[tables, plan].sum() - prices.bytes[tables, found].sum(axis=1)
-
-
-def _first_plan(instance: Instance) -> dict[str, Choice]:
-    """Return everything slow, but fast what must be fast, and in both tiers what can be."""
-    chosen = {}
-    before_up = set(instance.never_slow)
-    before_up |= {first for first, second in instance.no_fast_after if second in before_up}
-    for name, found in instance.choices.items():
-        wanted = (BOTH, FAST) if name in before_up else (BOTH, SLOW, FAST)
-        chosen[name] = next((one for home in wanted for one in found if one.home == home), found[0])
-    if not broken_rule(instance, chosen):
-        return chosen
-    slow = {
-        name: next((one for one in found if one.home == SLOW), found[0]) for name, found in instance.choices.items()
-    }
-    return {name: chosen[name] if name in before_up else slow[name] for name in chosen}
 
 
 def _shrunk(prices: Prices, deadline: float) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +12,9 @@ import msgspec
 from cora.errors import BadInput
 from cora.files import read
 from cora.functions import load
-from cora.machine import Costs, Limits
-from cora.model import Choice, Prediction, choices, placement_of, predict
+from cora.model import Prediction, placement_of, predict
 from cora.placement import SPLIT, Placement, why_illegal
-from cora.plan import Instance, Plan, broken_rule, evaluate, make_instance, search, simple_plans, total
+from cora.plan import Plan, Problem, search, simple_plans
 from cora.profile import Profile
 from cora.program import Program
 
@@ -60,79 +58,27 @@ def read_plan(path: Path) -> tuple[PlanFile, Program, Placement]:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A planning problem: a program under a profile on a machine. The other fields are those of `make_instance`."""
-
-    program: Program
-    profile: Profile
-    costs: Costs
-    limits: Limits
-    cores: tuple[float, float] = (1.0, 1.0)
-    rate_per_s: float = 0.0
-    weight_fast: float = 0.1
-    homes: tuple[str, ...] = ()
-
-    @cached_property
-    def instance(self) -> Instance:
-        """The search problem; `homes` of the form TABLE=HOME[:ENTRIES] settle tables."""
-        only: dict[str, list[Choice]] = {}
-        for text in self.homes:
-            found = re.fullmatch(r"(\w+)=(\w+)(?::(\d+))?", text)
-            if not found or found[1] not in self.program.tables:
-                known = ", ".join(self.program.tables)
-                raise BadInput(f"--home {text}: write TABLE=HOME or TABLE=split:ENTRIES; tables: {known}")
-            allowed = choices(self.program, self.program.tables[found[1]], self.limits)
-            kept = [c for c in allowed if c.home == found[2] and (not found[3] or c.entries == int(found[3]))]
-            if not kept:
-                known = ", ".join(f"{c.home}:{c.entries}" if c.entries else c.home for c in allowed)
-                raise BadInput(f"--home {text}: table {found[1]} can be {known}")
-            only[found[1]] = kept
-        return make_instance(
-            self.program,
-            self.profile,
-            self.costs,
-            self.limits,
-            cores=self.cores,
-            rate_per_s=self.rate_per_s,
-            weight_fast=self.weight_fast,
-            only=only,
-        )
-
-    def predict(self, chosen: dict[str, Choice]) -> Prediction:
-        """Return what a plan will do."""
-        rate = self.rate_per_s or None
-        return predict(self.program, self.profile, self.costs, chosen, cores=self.cores, rate_per_s=rate)
-
-    def solve(self, engine: str = "exact") -> Answer:
-        """Return the cheapest plan that an engine finds."""
-        plan = search(self.instance, engine)
-        if why := why_illegal(self.program, placement_of(plan.chosen)):
-            raise AssertionError(why)
-        return Answer(self, plan, self.predict(plan.chosen))
-
-
-@dataclass(frozen=True)
 class Answer:
     """A plan for a problem, with what it will do."""
 
     problem: Problem
     plan: Plan
-    prediction: Prediction
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """What the plan will do."""
+        problem = self.problem
+        rate = problem.rate_per_s or problem.profile.rate_per_s
+        return predict(problem.program, problem.profile, problem.costs, self.plan.chosen, problem.cores, rate)
 
     def to_file(self, function: str, settings: dict[str, Any]) -> PlanFile:
         """Return the plan file's content."""
         problem, plan, instance = self.problem, self.plan, self.problem.instance
         placement = placement_of(plan.chosen)
-        simple = {}
-        for label, chosen in simple_plans(problem.program, instance).items():
-            fast, slow, cross = evaluate(instance, chosen)
-            simple[label] = {
-                "cost_ns": total(instance, chosen),
-                "fast_ns": fast,
-                "slow_ns": slow,
-                "crossing_share": cross,
-                "breaks": broken_rule(instance, chosen),
-            }
+        simple = {
+            label: {**instance.cost(chosen)._asdict(), "breaks": instance.broken_rule(chosen)}
+            for label, chosen in simple_plans(problem.program, instance).items()
+        }
         return PlanFile(
             function=function,
             settings=settings,
@@ -141,7 +87,7 @@ class Answer:
             engine=plan.engine,
             search_s=plan.seconds,
             optimal=plan.optimal,
-            cost_ns=plan.cost_ns,
+            cost_ns=plan.cost.cost_ns,
             prediction=self.prediction,
             simple_plans=simple,
             costs={name: getattr(problem.costs, name) for name in ("kind", "when", "where")},
@@ -157,16 +103,21 @@ class Answer:
         """
         best: tuple[str, float, int] | None = None
         instance, chosen = self.problem.instance, self.plan.chosen
-        now = total(instance, chosen)
+        now = instance.cost(chosen).cost_ns
         for name, found in instance.choices.items():
             sizes = instance.fast_bytes[name]
             for number, choice in enumerate(found):
                 following = {**chosen, name: choice}
                 if choice == chosen[name] or why_illegal(self.problem.program, placement_of(following)):
                     continue
-                saved = now - total(instance, following)
+                saved = now - instance.cost(following).cost_ns
                 if saved > max(0.05, best[1] if best else 0.0):
                     room = f"{choice.entries:,} entries of {name} fast"
                     words = room if choice.home == SPLIT else f"{name} {choice.home}"
                     best = (words, saved, sizes[number] - sizes[found.index(chosen[name])])
         return best
+
+
+def solve(problem: Problem, engine: str = "exact") -> Answer:
+    """Return the cheapest plan that an engine finds."""
+    return Answer(problem, search(problem.instance, engine))

@@ -7,21 +7,21 @@ with the same path whose keys have the same popularity rank bracket behave alike
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from cora.errors import BadInput
-from cora.files import read
-from cora.interpret import Interpreter
+from cora.interpret import Interpreter, Key
 from cora.packet import supported
 from cora.program import Access, Branch, Program
 from cora.traffic import Packet
 
+#: Steps of a packet, as `Interpreter.visit` names them.
+Run = list[tuple[int, bool, Key]]
 #: Sizes of the fast part of a split table that plans may choose from, in entries.
 SPLITS = (16, 64, 256, 1024, 4096, 16384)
 #: Classes beyond this number are merged into the most frequent class of the same path.
@@ -57,15 +57,14 @@ class PacketClass:
 
     Attributes:
         weight: Share of all packets.
-        path: Steps in order, without those that are not table operations.
-        brackets: For each, the index of the smallest split of `SPLITS` that holds the key; `len(SPLITS)` if none does.
-        steps: All steps of the path.
+        steps: Steps of the path, in order.
+        brackets: For each table operation, the index of the smallest split of `SPLITS` that holds the key;
+            `len(SPLITS)` if none does.
     """
 
     weight: float
-    path: tuple[int, ...]
-    brackets: tuple[int, ...]
     steps: tuple[int, ...]
+    brackets: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -83,19 +82,10 @@ class Profile:
     taken: dict[int, float]
     uses: tuple[StepUse, ...]
     classes: tuple[PacketClass, ...]
-    splits: tuple[int, ...] = SPLITS
 
     def use(self, step: int) -> StepUse | None:
         """Return how a table operation is used, or None if no packet came to it."""
         return next((use for use in self.uses if use.step == step), None)
-
-
-def load_profile(path: Path) -> Profile:
-    """Read a profile."""
-    found = read(path, Profile, "make it with `cora profile`")
-    if found.splits != SPLITS:
-        raise BadInput(f"{path} was made with other split sizes; make it again with `cora profile`")
-    return found
 
 
 def make_profile(program: Program, packets: Sequence[Packet], warm: float = 0.25) -> Profile:
@@ -108,74 +98,61 @@ def make_profile(program: Program, packets: Sequence[Packet], warm: float = 0.25
     """
     if not packets:
         raise BadInput("the trace has no packets of a supported kind")
-    runs: list[tuple[tuple[int, ...], tuple[tuple[int, tuple[int, ...], bool], ...]]] = []
-    current: list[tuple[int, tuple[int, ...], bool]] = []
-    path: list[int] = []
-    taken: Counter[int] = Counter()
-
-    def visit(at: int, took: bool) -> None:
-        path.append(at)
-        taken[at] += took
-
-    interpreter = Interpreter(program, observe=lambda at, key, hit: current.append((at, key, hit)), visits=visit)
-    skip, unsupported, counted = int(len(packets) * warm), 0, 0
-    for number, packet in enumerate(packets):
-        current.clear()
-        path.clear()
-        if number == skip:
-            taken.clear()
+    runs: list[Run] = []
+    interpreter = Interpreter(program)
+    skip = int(len(packets) * warm)
+    for packet in packets:
+        run: Run = []
+        interpreter.visit = lambda *visit, run=run: run.append(visit)
         interpreter.run(packet.frame, packet.port, packet.time_ns)
-        if number < skip:
-            continue
-        counted += 1
-        unsupported += not supported(packet.frame)
-        runs.append((tuple(path), tuple(current)))
+        runs.append(run)
+    runs, counted = runs[skip:], len(packets) - skip
     popularity = _popularity(program, runs)
-    visits = Counter(at for steps, _ in runs for at in steps)
-    branches = {at for at, step in enumerate(program.steps) if isinstance(step, Branch)}
+    visits = Counter(at for run in runs for at, _, _ in run)
+    taken = Counter(at for run in runs for at, took, _ in run if took)
+    branches = [at for at, step in enumerate(program.steps) if isinstance(step, Branch)]
     duration = max(1, packets[-1].time_ns - packets[skip].time_ns) / 1e9
     gaps = np.diff([packet.time_ns for packet in packets[skip:]]) if counted > 2 else np.array([1.0])
     return Profile(
         function=program.name,
         packets=counted,
-        unsupported=unsupported,
+        unsupported=sum(not supported(packet.frame) for packet in packets[skip:]),
         duration_s=duration,
         rate_per_s=counted / duration,
         mean_bytes=float(np.mean([len(packet.frame) for packet in packets])),
         burstiness=float(np.std(gaps) / max(np.mean(gaps), 1e-9)),
         visits={at: count / counted for at, count in sorted(visits.items())},
-        taken={at: taken[at] / visits[at] for at in sorted(branches) if visits[at]},
-        uses=tuple(_uses(program, runs, counted)),
+        taken={at: taken[at] / visits[at] for at in branches if visits[at]},
+        uses=tuple(_uses(program, runs, taken, counted)),
         classes=tuple(_classes(program, runs, popularity, counted)),
     )
 
 
-def _popularity(program: Program, runs: Iterable[Any]) -> dict[str, dict[tuple[int, ...], int]]:
+def _popularity(program: Program, runs: Iterable[Run]) -> dict[str, dict[Key, int]]:
     """Return each key's rank by table, 0 being the most frequent."""
-    counts: dict[str, Counter[tuple[int, ...]]] = {name: Counter() for name in program.tables}
-    for _, accesses in runs:
-        for at, key, _ in accesses:
-            counts[program.steps[at].table][key] += 1
+    counts: dict[str, Counter[Key]] = {name: Counter() for name in program.tables}
+    for run in runs:
+        for at, _, key in run:
+            if isinstance(step := program.steps[at], Access):
+                counts[step.table][key] += 1
     return {name: {key: rank for rank, (key, _) in enumerate(one.most_common())} for name, one in counts.items()}
 
 
-def _uses(program: Program, runs: Sequence[Any], counted: int) -> Iterator[StepUse]:
-    keys: dict[int, Counter[tuple[int, ...]]] = {}
-    hits: Counter[int] = Counter()
-    for _, accesses in runs:
-        for at, key, hit in accesses:
+def _uses(program: Program, runs: Iterable[Run], taken: Counter[int], counted: int) -> Iterator[StepUse]:
+    keys: dict[int, Counter[Key]] = {}
+    for run in runs:
+        for at, _, key in run:
             keys.setdefault(at, Counter())[key] += 1
-            hits[at] += hit
     for at in sorted(keys):
+        if not isinstance(step := program.steps[at], Access):
+            continue
         counts = np.array(sorted(keys[at].values(), reverse=True), dtype=float)
         share = counts / counts.sum()
-        step = program.steps[at]
-        assert isinstance(step, Access)
         yield StepUse(
             step=at,
             table=step.table,
             share=float(counts.sum() / counted),
-            hit_share=float(hits[at] / counts.sum()),
+            hit_share=float(taken[at] / counts.sum()),
             keys=len(counts),
             working_set=float(np.exp(-(share * np.log(share)).sum())),
             skew=zipf_exponent(counts),
@@ -196,23 +173,19 @@ def zipf_exponent(counts: np.ndarray) -> float:
     return low
 
 
-def _classes(program: Program, runs: Sequence[Any], popularity: Any, counted: int) -> list[PacketClass]:
-    brackets = np.array(SPLITS)
-    found: Counter[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = Counter()
-    for steps, accesses in runs:
-        path = tuple(at for at, _, _ in accesses)
-        # A key that is not in its table yet is created by the slow tier, whatever its rank will be.
-        ranks = tuple(
-            len(SPLITS)
-            if not hit
-            else int(np.searchsorted(brackets, popularity[program.steps[at].table][key], "right"))
-            for at, key, hit in accesses
-        )
-        found[(steps, path, ranks)] += 1
+def _classes(
+    program: Program, runs: Iterable[Run], popularity: dict[str, dict[Key, int]], counted: int
+) -> list[PacketClass]:
+    found: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
+    for run in runs:
+        ranks = []
+        for at, hit, key in run:
+            if isinstance(step := program.steps[at], Access):
+                # A key that is not in its table yet is created by the slow tier, whatever its rank will be.
+                ranks.append(bisect_right(SPLITS, popularity[step.table][key]) if hit else len(SPLITS))
+        found[(tuple(at for at, _, _ in run), tuple(ranks))] += 1
     kept = dict(found.most_common(MOST_CLASSES))
-    home: dict[tuple[int, ...], tuple[Any, Any, Any]] = {}
-    for one in kept:
-        home.setdefault(one[0], one)
+    first = {steps: (steps, ranks) for steps, ranks in reversed(kept)}
     for one, count in found.most_common()[MOST_CLASSES:]:
-        kept[home.get(one[0], next(iter(kept)))] += count
-    return [PacketClass(count / counted, path, ranks, steps) for (steps, path, ranks), count in kept.items()]
+        kept[first.get(one[0], next(iter(kept)))] += count
+    return [PacketClass(count / counted, steps, ranks) for (steps, ranks), count in kept.items()]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from cora.errors import BadProgram
 from cora.expressions import Expr, FieldOf, Local, Now, Old, Value, leaves, lift
@@ -35,7 +35,6 @@ class Table:
         key: Names and widths in bits. Arrays have one key field, LPM tables one of 32 bits, sketches any.
         value: Names and widths in bits.
         entries: Most entries; a sketch's counters a row.
-        consistency: "exact", or "loss allowed" (LRU tables only).
         preset: Entries before the first packet: ((key values), (entry values)); an LPM key is (prefix length, address).
     """
 
@@ -44,8 +43,12 @@ class Table:
     key: tuple[tuple[str, int], ...]
     value: tuple[tuple[str, int], ...]
     entries: int
-    consistency: str = "exact"
     preset: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+
+    @property
+    def consistency(self) -> str:
+        """What may happen to entries: "exact", or "loss allowed" for LRU tables."""
+        return "loss allowed" if self.kind == "lru" else "exact"
 
     @property
     def storage(self) -> str:
@@ -206,10 +209,8 @@ class Program:
 
         Such changes need no lock: every field of its own is changed at once.
         """
-        sets = [(name, value) for at in self.accesses(table) for name, value in getattr(self.steps[at], "sets", ())]
-        return all(
-            adds(name, value) or not any(isinstance(leaf, Old) for leaf in leaves(value)) for name, value in sets
-        )
+        sets = [one for at in self.accesses(table) for one in getattr(self.steps[at], "sets", ())]
+        return all(adds(name, value) or not _reads_entry(value) for name, value in sets)
 
     def _reads(self, access: Access) -> bool:
         """Return True if a later step reads whether the access hit."""
@@ -221,13 +222,15 @@ class Program:
             for leaf in leaves(expr)
         )
 
-    def live(self, at: int) -> tuple[str, ...]:
-        """Return the locals that a packet must carry when it is handed over at a step."""
-        return self._live[at]
-
     @cached_property
-    def _live(self) -> list[tuple[str, ...]]:
-        return _liveness(self.steps)
+    def live(self) -> list[tuple[str, ...]]:
+        """The locals that a packet must carry when it is handed over at each step."""
+        live: list[set[str]] = [set() for _ in self.steps]
+        for at, step in reversed(list(enumerate(self.steps))):
+            after = {name for target in successors(step) for name in live[target]}
+            used = {leaf.name for expr in expressions(step) for leaf in leaves(expr) if isinstance(leaf, Local)}
+            live[at] = (after - set(assigned(step))) | used
+        return [tuple(sorted(names)) for names in live]
 
     def describe(self, at: int) -> str:
         """Return one line about a step, for messages and the plan page."""
@@ -249,16 +252,11 @@ def adds(name: str, value: Expr) -> bool:
     args: tuple[Expr, ...] = getattr(value, "args", ())
     if getattr(value, "name", "") != "+" or not isinstance(args[0], Old) or args[0].name != name:
         return False
-    return not any(isinstance(leaf, Old) for leaf in leaves(args[1]))
+    return not _reads_entry(args[1])
 
 
-def _liveness(steps: Sequence[Step]) -> list[tuple[str, ...]]:
-    live: list[set[str]] = [set() for _ in steps]
-    for at in reversed(range(len(steps))):
-        after = set().union(*(live[target] for target in successors(steps[at]))) if successors(steps[at]) else set()
-        used = {leaf.name for expr in expressions(steps[at]) for leaf in leaves(expr) if isinstance(leaf, Local)}
-        live[at] = (after - set(assigned(steps[at]))) | used
-    return [tuple(sorted(names)) for names in live]
+def _reads_entry(value: Expr) -> bool:
+    return any(isinstance(leaf, Old) for leaf in leaves(value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,8 +271,7 @@ class Result:
         return self.outs[name]
 
 
-@dataclass
-class _Hole:
+class _Hole(NamedTuple):
     """A place of a step that the next step will fill in."""
 
     at: int
@@ -318,8 +315,7 @@ class Build:
         key = key or {"index": 32}
         value = value or {"bucket": {"tat_ns": 64}}.get(kind, {"count": 64})
         fixed = tuple((tuple(k), tuple(v)) for k, v in preset)
-        consistency = "loss allowed" if kind == "lru" else "exact"
-        table = Table(name, kind, tuple(key.items()), tuple(value.items()), entries, consistency, fixed)
+        table = Table(name, kind, tuple(key.items()), tuple(value.items()), entries, fixed)
         if name in self.tables:
             raise BadProgram(f"{self.name}: two tables are named {name!r}; rename one")
         self.tables[name] = table
@@ -562,7 +558,7 @@ def _check_access(where: str, program: Program, step: Access) -> None:
     wanted |= {leaf.name for expr in expressions(step) for leaf in leaves(expr) if isinstance(leaf, Old)}
     if wanted - fields:
         raise BadProgram(f"{where}: {table.name} has no field {', '.join(sorted(wanted - fields))}")
-    if any(isinstance(leaf, Old) for one in step.key for leaf in leaves(one)):
+    if any(_reads_entry(one) for one in step.key):
         raise BadProgram(f"{where}: a key cannot read the entry that it finds")
     if table.storage not in {"hash", "lru"} and step.delete:
         raise BadProgram(f"{where}: entries of a table of kind {table.kind} cannot be deleted")
@@ -570,5 +566,5 @@ def _check_access(where: str, program: Program, step: Access) -> None:
         raise BadProgram(f"{where}: entries of an array exist from the start; use access() without create")
     if table.kind == "sketch" and not (step.create and not step.delete and all(adds(n, v) for n, v in step.sets)):
         raise BadProgram(f"{where}: steps may only add to a sketch")
-    if program.tables[step.table].kind == "lru" and step.create and step.delete:
+    if table.kind == "lru" and step.create and step.delete:
         raise BadProgram(f"{where}: a step cannot create and delete an entry at once")

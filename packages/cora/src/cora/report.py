@@ -11,7 +11,7 @@ import msgspec
 
 from cora.model import placement_of
 from cora.placement import tiers as tiers_of
-from cora.planfile import Answer
+from cora.planfile import Answer, solve
 from cora.profile import make_profile
 from cora.program import successors
 from cora.traffic import Shape, make_traffic
@@ -88,7 +88,7 @@ def what_if(name: str, answer: Answer) -> list[dict[str, Any]]:
         profile = make_profile(problem.program, make_traffic(name, Shape(skew=skew, packets=2000)))
         for memory in MEMORIES:
             limits = msgspec.structs.replace(problem.limits, bytes=memory)
-            found = replace(problem, profile=profile, limits=limits, homes=(), rate_per_s=0.0).solve("greedy")
+            found = solve(replace(problem, profile=profile, limits=limits, homes=(), rate_per_s=0.0), "greedy")
             rows.append(
                 {
                     "skew": skew,

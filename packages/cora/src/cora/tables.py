@@ -35,6 +35,11 @@ def _pack(offsets: dict[str, tuple[int, int]], total: int, names: Sequence[str],
     return bytes(out)
 
 
+def _words(key: bytes) -> bytes:
+    """Return a key padded to eight bytes, as the slow tier compares keys."""
+    return key.ljust(-(-len(key) // 8) * 8, b"\0")
+
+
 def read_key(table: Table, data: bytes) -> Key:
     """Return the key that bytes of a map stand for."""
     if table.kind == "lpm":
@@ -60,13 +65,13 @@ def read_value(table: Table, data: bytes) -> dict[str, int]:
 class Tables:
     """The tables of a loaded plan: presets at the start, one state over both tiers, moves of entries."""
 
-    def __init__(self, built: Built, fast: bpf.Object | None, slow: Any) -> None:
+    def __init__(self, built: Built, fast: bpf.Object, slow: Any) -> None:
         self.built, self.fast, self.slow = built, fast, slow
         self.program, self.placement = built.program, built.placement
         self.numbers = {name: number for number, name in enumerate(self.program.tables)}
         for table in self.program.tables.values():
             home = self.placement.homes[table.name]
-            if home == SPLIT and fast:
+            if home == SPLIT:
                 map_fd = fast.maps[f"t_{table.name}"].fd
                 slow.cora_connect(self.numbers[table.name], map_fd, fast.programs[f"freeze_{table.name}"])
             for key, values in table.preset:
@@ -79,34 +84,26 @@ class Tables:
 
     def _preset(self, table: Table, home: str, key: bytes, value: bytes) -> None:
         copies = {FAST: "f", SLOW: "s", SPLIT: "s", BOTH: "s" if self.program.written(table.name) else "fs"}[home]
-        if (
-            "f" in copies
-            and self.fast
-            and not self.fast.maps[f"t_{table.name}"].set(key, bytes(self.header(table)) + value)
-        ):
+        if "f" in copies and not self.fast.maps[f"t_{table.name}"].set(key, bytes(self.header(table)) + value):
             raise BadInput(f"table {table.name} cannot hold the entries that the settings give; make it larger")
         if "s" in copies:
-            self.slow.cora_set(self.numbers[table.name], key.ljust(-(-len(key) // 8) * 8, b"\0"), value)
+            self.slow.cora_set(self.numbers[table.name], _words(key), value)
 
-    def slow_items(self, table: Table, least: int = 0, reset: bool = False) -> list[tuple[int, bytes, bytes]]:
-        """Return (uses since the last reset, key, value) of a table's entries in the slow tier."""
+    def slow_items(self, table: Table) -> list[tuple[int, bytes, bytes]]:
+        """Return (uses, key, value) of a table's entries in the slow tier."""
         number = self.numbers[table.name]
-        key_size, value_size = layout(table.key)[1] if table.kind != "lpm" else 8, layout(table.value, 8)[1]
-        key_room = -(-key_size // 8) * 8
+        key_size = layout(table.key)[1] if table.kind != "lpm" else 8
+        value_at = 8 + -(-key_size // 8) * 8
+        stride = value_at + layout(table.value, 8)[1]
         room = self.slow.cora_used(number)
-        stride = 8 + key_room + value_size
         out = ctypes.create_string_buffer(max(1, room * stride))
-        count = self.slow.cora_dump(number, out, room, least, int(reset))
-        items = []
-        for at in range(0, count * stride, stride):
-            body = out.raw[at : at + stride] if count < 64 else memoryview(out)[at : at + stride].tobytes()
-            items.append((struct.unpack("=Q", body[:8])[0], body[8 : 8 + key_size], body[8 + key_room :]))
-        return items
+        count = self.slow.cora_dump(number, out, room)
+        raw = out.raw[: count * stride]
+        rows = [raw[at : at + stride] for at in range(0, len(raw), stride)]
+        return [(struct.unpack_from("=Q", row)[0], row[8 : 8 + key_size], row[value_at:]) for row in rows]
 
     def fast_items(self, table: Table) -> list[tuple[int, bytes, bytes]]:
         """Return (uses, key, value) of a table's entries in the fast tier; uses are counted for split tables."""
-        if not self.fast:
-            return []
         header = self.header(table)
         items = []
         for key, value in self.fast.maps[f"t_{table.name}"].items():
@@ -117,12 +114,11 @@ class Tables:
 
     def raise_key(self, table: str, key: bytes) -> int:
         """Move an entry up: 0 done, 1 there is none, -1 no room. The caller lets no packet be processed meanwhile."""
-        padded = key.ljust(-(-len(key) // 8) * 8, b"\0")
-        return int(self.slow.cora_raise(self.numbers[table], padded, SPLIT_HEADER_BYTES))
+        return int(self.slow.cora_raise(self.numbers[table], _words(key), SPLIT_HEADER_BYTES))
 
     def lower_key(self, table: str, key: bytes) -> int:
         """Move an entry down: 0 done, 1 there was none."""
-        return int(self.slow.cora_lower(self.numbers[table], key.ljust(-(-len(key) // 8) * 8, b"\0")))
+        return int(self.slow.cora_lower(self.numbers[table], _words(key)))
 
     def state(self) -> State:
         """Return all entries of both tiers; arrays and sketches without entries that are zero."""

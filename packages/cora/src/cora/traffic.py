@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cora.functions import KV_ANSWER, KV_GET, KV_MAGIC
-from cora.packet import TCP, TCP_ACK, TCP_SYN, UDP, address, make_frame
+from cora.packet import TCP, TCP_ACK, TCP_SYN, address, make_frame
 
 
 class Packet(NamedTuple):
@@ -68,81 +68,47 @@ def times(shape: Shape) -> np.ndarray:
     return np.cumsum(gaps).astype(np.int64) + 1_000_000_000_000
 
 
-def _outward(key: int, shape: Shape, protocol: int = UDP, **more: int) -> bytes:
-    source, target = address("10.0.0.0") + 16 + key // 16, address("198.51.100.0") + key % 200
-    sport, dport = 1024 + key % 60000, 80 + key % 16
-    return make_frame(source, target, sport, dport, protocol=protocol, length=shape.size, **more)  # type: ignore[arg-type]
+#: (source, target, source port, target port) of a packet.
+Ends = tuple[int, int, int, int]
+_OUTSIDE, _INSIDE, _CLIENTS, _SERVERS = map(address, ("198.51.100.0", "10.0.0.0", "172.16.0.0", "10.1.0.2"))
 
 
-def _back(key: int, shape: Shape) -> bytes:
-    source, target = address("198.51.100.0") + key % 200, address("10.0.0.0") + 16 + key // 16
-    return make_frame(source, target, 80 + key % 16, 1024 + key % 60000, length=shape.size)
+def _flow(key: int) -> Ends:
+    return _INSIDE + 16 + key // 16, _OUTSIDE + key % 200, 1024 + key % 60000, 80 + key % 16
 
 
-def _flows(key: int, port: int, shape: Shape) -> bytes:
-    return _back(key, shape) if port else _outward(key, shape)
-
-
-def _nat(key: int, port: int, shape: Shape) -> bytes:
-    if not port:
-        return _outward(key, shape)
-    return make_frame(
-        address("198.51.100.0") + key % 200, address("192.0.2.1"), 80 + key % 16, 20000 + key % 4096, length=shape.size
-    )
-
-
-def _balancer(key: int, port: int, shape: Shape) -> bytes:
-    client, sport = address("172.16.0.0") + key // 4, 1024 + key % 60000
-    if port:
-        return make_frame(address("10.1.0.2") + key % 2, client, 80, sport, length=shape.size)
-    return make_frame(client, address("10.0.0.100"), sport, 80, length=shape.size)
-
-
-def _sources(key: int, port: int, shape: Shape) -> bytes:
-    return (
-        _back(key, shape)
-        if port
-        else make_frame(address("172.16.0.0") + key, address("10.1.0.2"), 1024 + key % 1000, 80, length=shape.size)
-    )
-
-
-def _guard(key: int, port: int, shape: Shape) -> bytes:
-    if port:
-        return _back(key, shape)
-    flags = TCP_SYN if key % 8 == 0 else TCP_ACK
-    return make_frame(
-        address("172.16.0.0") + key, address("10.1.0.2"), 5000, 80, protocol=TCP, flags=flags, length=shape.size
-    )
-
-
-def _cache(key: int, port: int, shape: Shape) -> bytes:
-    client, server = address("172.16.0.0") + key % 1000, address("10.1.0.2")
-    body = struct.pack("!HBBQQ", KV_MAGIC, KV_ANSWER if port else KV_GET, port, key, key * 3 if port else 0)
-    if port:
-        return make_frame(server, client, 7000, 4000, payload=body, length=shape.size)
-    return make_frame(client, server, 4000, 7000, payload=body, length=shape.size)
-
-
-def _meter(key: int, port: int, shape: Shape) -> bytes:
-    hosts = [address("10.2.0.0") + key % 32, address("10.2.1.0") + key // 32 % 32]
-    return make_frame(hosts[port], hosts[1 - port], 40000, 29500 + key % 100, length=shape.size)
-
-
-_MAKERS: dict[str, Callable[[int, int, Shape], bytes]] = {
-    "firewall": _flows,
-    "monitor": _flows,
-    "nat": _nat,
-    "balancer": _balancer,
-    "bucket": _sources,
-    "guard": _guard,
-    "cache": _cache,
-    "meter": _meter,
+#: By function, the ends of a key's packet from device 0, and from device 1 where it is not the way back.
+_ENDS: dict[str, tuple[Callable[[int], Ends], Callable[[int], Ends] | None]] = {
+    "nat": (_flow, lambda key: (_OUTSIDE + key % 200, address("192.0.2.1"), 80 + key % 16, 20000 + key % 4096)),
+    "balancer": (
+        lambda key: (_CLIENTS + key // 4, address("10.0.0.100"), 1024 + key % 60000, 80),
+        lambda key: (_SERVERS + key % 2, _CLIENTS + key // 4, 80, 1024 + key % 60000),
+    ),
+    "bucket": (lambda key: (_CLIENTS + key, _SERVERS, 1024 + key % 1000, 80), None),
+    "guard": (lambda key: (_CLIENTS + key, _SERVERS, 5000, 80), None),
+    "cache": (lambda key: (_CLIENTS + key % 1000, _SERVERS, 4000, 7000), None),
+    "meter": (
+        lambda key: (address("10.2.0.0") + key % 32, address("10.2.1.0") + key // 32 % 32, 40000, 29500 + key % 100),
+        lambda key: (address("10.2.1.0") + key // 32 % 32, address("10.2.0.0") + key % 32, 40000, 29500 + key % 100),
+    ),
 }
 
 
 def frame_for(function: str, key: int, port: int, shape: Shape) -> bytes:
     """Return the frame of one key in one direction; functions that are not shipped get those of the monitor."""
-    return _MAKERS.get(function, _flows)(key, port, shape)
+    forth, back = _ENDS.get(function, (_flow, None))
+    if port and back:
+        ends = back(key)
+    else:
+        source, target, sport, dport = forth(key)
+        ends = (target, source, dport, sport) if port else (source, target, sport, dport)
+    more: dict[str, Any] = {}
+    if function == "guard" and not port:
+        more = {"protocol": TCP, "flags": TCP_SYN if key % 8 == 0 else TCP_ACK}
+    if function == "cache":
+        operation, value = (KV_ANSWER, key * 3) if port else (KV_GET, 0)
+        more = {"payload": struct.pack("!HBBQQ", KV_MAGIC, operation, port, key, value)}
+    return make_frame(*ends, length=shape.size, **more)
 
 
 def make_traffic(function: str, shape: Shape) -> list[Packet]:

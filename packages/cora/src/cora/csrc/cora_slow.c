@@ -123,7 +123,6 @@ static struct entry *insert(struct table *t, const u64 *key)
 	if (t->used + (t->up ? t->up->used : 0) >= t->entries) {
 		if (t->kind != LRU)
 			return NULL;
-		t->lost++;
 		u64 oldest[32];
 		memcpy(oldest, entry_at(t, t->oldest)->bytes, key_words(t) * 8);
 		remove_key(t, oldest);
@@ -295,12 +294,11 @@ int cora_set(int table, const void *key, const void *value)
 }
 
 u32 cora_used(int table) { return cora_tables[table].used; }
-u32 cora_lost(int table) { return cora_tables[table].lost; }
 u64 cora_pulls(int table) { return cora_tables[table].pulls; }
 void *cora_array(int table) { return cora_tables[table].store; }
 
-/* Copy hits, keys and values of entries with at least `least` hits; reset the hits if asked. Returns the number. */
-u32 cora_dump(int table, char *out, u32 room, u32 least, int reset)
+/* Copy hits, keys and values of all entries. Returns the number. */
+u32 cora_dump(int table, char *out, u32 room)
 {
 	struct table *t = &cora_tables[table];
 	u32 count = 0, body = key_words(t) * 8 + t->value_bytes;
@@ -308,10 +306,8 @@ u32 cora_dump(int table, char *out, u32 room, u32 least, int reset)
 		for (u32 i = t->heads[b]; i != NONE; i = entry_at(t, i)->chain) {
 			struct entry *e = entry_at(t, i);
 			u64 hits = e->hits;
-			if (reset)
-				e->hits = 0;
-			if (hits < least || count >= room)
-				continue;
+			if (count >= room)
+				return count;
 			memcpy(out + (u64)count * (8 + body), &hits, 8);
 			memcpy(out + (u64)count * (8 + body) + 8, e->bytes, body);
 			count++;

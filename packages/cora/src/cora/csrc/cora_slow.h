@@ -9,7 +9,7 @@ struct heavy { /* a slot of the sampled heavy-hitter sketch: an entry and how fa
 
 struct table {
 	u32 kind, key_bytes, value_bytes, entries, stride, mask;
-	u32 used, fresh, free, oldest, newest, lost;
+	u32 used, fresh, free, oldest, newest;
 	u64 lengths; /* prefix lengths in an LPM table */
 	u32 *heads;
 	char *store;
