@@ -1,6 +1,6 @@
 """Writes the records that agents would send of a rehearsed job's communication: one of each host a second.
 
-Operations come from the replay: how far each rank is in each group, and how many of some random moments lie inside a
+Operations come from the replay: how far each rank is in each group, and how many of some random events lie inside a
 collective. Connections are made: rings in the order of the group, messages from sender to receiver, a byte waiting as
 long as its link's class, and what is left of it, lets it. Records are JSON lines in the shape of Eroica's
 `HostCommunication`; times are those of the job.
@@ -52,8 +52,8 @@ def write_records(
         costs: Of links.
         spans: One after the other; iterations are counted on.
         path: File, a JSON object a line: `at` (seconds), `host`, `iterations` (rank -> completed), `record`.
-        asks: Moments at which a rank is asked in a second.
-        seed: Of these moments.
+        asks: Events at which a rank is asked in a second.
+        seed: Of these events.
 
     Returns:
         How many records.
@@ -95,7 +95,7 @@ class _Cycle:
         Args:
             now_s: Since this span began.
             done: Iterations before it.
-            asks: Moments at which each rank is asked.
+            asks: Events at which each rank is asked.
             random: Draws them.
         """
         whole = 0 if self.is_endless else int(now_s // self.period_s)
@@ -111,9 +111,9 @@ class _Cycle:
         yield from sorted(hosts.items())
 
     def _ranks(self, number: int, rest_s: float, moments_s: Floats, before: int) -> Iterator[tuple[int, Record, int]]:
-        layout, kinds = self.graph.layout, self.graph.job.kinds
+        layout, classes = self.graph.layout, self.graph.job.classes
         tracks = [one.tracks[number] for one in self.iterations]
-        block, calls = tracks[0].block, kinds[tracks[0].block.kind].step.calls
+        block, calls = tracks[0].block, classes[tracks[0].block.rank_class].step.calls
         each = Counter(layout.family_of(call.group) for call in calls if not call.is_pairwise)
         entered = {family: np.zeros(len(block.ranks), np.int64) for family in each}
         completed = {family: np.zeros(len(block.ranks), np.int64) for family in each}
@@ -124,7 +124,7 @@ class _Cycle:
                 if call.is_pairwise:
                     continue
                 family = layout.family_of(call.group)
-                at_s, done_s = track.at_s[track.launches[place]], iteration.done_s[block.slots[place]]
+                at_s, done_s = track.at_s[track.launches[place]], iteration.done_s[block.operations[place]]
                 entered[family] += at_s <= rest_s
                 completed[family] += done_s <= rest_s
                 opens |= (at_s <= moments_s[:, None]) & (moments_s[:, None] < done_s)
@@ -148,12 +148,12 @@ def _groups(graph: Graph, host: int) -> list[Record]:
 def _flows(graph: Graph, costs: Costs, span: Span, iteration_s: float) -> dict[int, list[Record]]:
     """Connections of each host in a second: sender and receiver of each have one, and both ends tell of it."""
     bytes_of: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for slot, call in enumerate(graph.call_of.tolist()):
+    for operation, call in enumerate(graph.call_of.tolist()):
         op, nbytes, family = graph.calls[call]
         if family < 0:
-            bytes_of[int(graph.pair[slot, 0]), int(graph.pair[slot, 1])].append(nbytes)
+            bytes_of[int(graph.pair[operation, 0]), int(graph.pair[operation, 1])].append(nbytes)
             continue
-        ranks = graph.layout.families[family][graph.row_of[slot]].tolist()
+        ranks = graph.layout.families[family][graph.row_of[operation]].tolist()
         each = nbytes * (len(ranks) - 1) / len(ranks) * (2 if op == "all_reduce" else 1)
         for at, rank in enumerate(ranks if len(ranks) > 1 and nbytes else []):
             bytes_of[rank, ranks[(at + 1) % len(ranks)]].append(each)
