@@ -23,7 +23,7 @@ import click
 from prismllm import Rehearsal
 from prismllm.capture import CaptureOptions, RankRunner
 from prismllm.emulation import emulate
-from prismllm.kinds import capture_job
+from prismllm.rank_classes import capture_job
 from truth import GPT
 
 COLUMN = ("--pp", "2", "--tp", "2", "--data", "fsdp", "--layers", "2", "--microbatches", "2", "--batch", "2",

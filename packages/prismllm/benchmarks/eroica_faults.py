@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -22,7 +21,7 @@ import click
 
 from prismllm import Rehearsal, examples
 from prismllm.capture import CaptureOptions
-from prismllm.kinds import capture_job
+from prismllm.rank_classes import capture_job
 from prismllm.views.flight import write_dumps
 from prismllm.views.kineto import write_traces
 
@@ -87,8 +86,7 @@ def main(out: Path | None, world: int, capture: Path | None, only: tuple[int, ..
     with tempfile.TemporaryDirectory() as folder:
         if capture is None:
             capture = Path(folder) / "c"
-            urgent = os.geteuid() == 0
-            capture_job(CaptureOptions((GPT, *LAYOUT), world, capture, slice_size=8, timed=5, is_urgent=urgent))
+            capture_job(CaptureOptions((GPT, *LAYOUT), world, capture, slice_size=8, timed=5))
         rehearsal = Rehearsal.open(capture)
     rows = []
     for seed, (change, truth) in enumerate(FAULTS):

@@ -1,10 +1,10 @@
 """Cost of capturing and replaying 512 to 8,192 ranks of one script: time, memory, ranks that were run.
 
     python benchmarks/scale.py --json benchmarks/results/scale.json
-    python benchmarks/scale.py --pp 2 --pp 4 --pp 8 --tp 2 --world 1024 --json benchmarks/results/kinds.json
+    python benchmarks/scale.py --pp 2 --pp 4 --pp 8 --tp 2 --world 1024 --json benchmarks/results/rank_classes.json
     python benchmarks/scale.py --keep DIRECTORY --start --json benchmarks/results/start.json
 
-Stages are kinds of ranks: with --pp several times the cost can be seen to follow their number, with --world several
+Stages are rank classes: with --pp several times the cost can be seen to follow their number, with --world several
 times not to follow that. CPU seconds are those of all processes that the capture ran; a busy machine changes them less
 than the time that passed. The replay is the best of five.
 
@@ -30,7 +30,7 @@ import click
 from prismllm import Rehearsal, examples
 from prismllm.capture import CaptureOptions
 from prismllm.emulation import emulate
-from prismllm.kinds import capture_job
+from prismllm.rank_classes import capture_job
 
 GPT = str(Path(examples.__file__).parent / "gpt.py")
 
@@ -67,7 +67,7 @@ def measure_start(capture: Path, world: int, pp: int, tp: int) -> dict[str, Any]
 
 
 def start(capture: str) -> dict[str, Any]:
-    """Emulate two iterations of rank 0; moments of the monotonic clock."""
+    """Emulate two iterations of rank 0; times of the monotonic clock."""
     rehearsal = Rehearsal.open(capture)
     loaded = time.monotonic_ns()
     result = emulate(rehearsal, Path(capture), [0], iterations=2)
@@ -87,8 +87,8 @@ def measure(world: int, pp: int, tp: int, keep: Path | None) -> dict[str, Any]:
         job = Rehearsal.open(where).job
         command = [sys.executable, __file__, "--replay", f"{where}"]
         said = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=300).stdout)
-    ran = sum(len(kind.ran) for kind in job.kinds)
-    return {"world": world, "pp": pp, "tp": tp, "kinds": len(job.kinds), "ran": ran, "capture_s": captured_s,
+    ran = sum(len(rank_class.ran) for rank_class in job.classes)
+    return {"world": world, "pp": pp, "tp": tp, "kinds": len(job.classes), "ran": ran, "capture_s": captured_s,
             "capture_cpu_s": cpu_s, "load": os.getloadavg()[0], **said,
             "replay_us_per_rank": 1e6 * said["replay_cpu_s"] / world}  # fmt: skip
 
@@ -127,7 +127,7 @@ def main(out: Path | None, worlds: tuple[int, ...], stages: tuple[int, ...], tp:
             continue
         row = measure(world, pp, tp, keep)
         rows.append(row)
-        print(f"{world:5} ranks: {row['kinds']} kinds by running {row['ran']}, captured in {row['capture_s']:.0f} s "
+        print(f"{world:5} ranks: {row['kinds']} classes by running {row['ran']}, captured in {row['capture_s']:.0f} s "
               f"({row['capture_cpu_s']:.0f} s of CPU), "
               f"graph of {row['nodes']:,} nodes in {row['build_s']:.2f} s, an iteration replayed in "
               f"{row['replay_s']:.2f} s ({row['replay_us_per_rank']:.0f} µs a rank), "

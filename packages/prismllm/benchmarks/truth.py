@@ -6,7 +6,7 @@
 Every rank really runs in the reference, as a process with gloo. Compute is paced (each block sleeps until its time is
 over), so that many ranks are an honest reference on few cores; what is not paced, communication above all, still
 contends there. Where it is allowed, the ranks of the reference run with real-time priority, so that their waking does
-not depend on what else this machine does; measure the costs in the same way (`prismllm measure --urgent`). `--plain`
+not depend on what else this machine does; measure the costs in the same way (`chrt --rr 1 prismllm measure`). `--plain`
 leaves that out. From each iteration of the reference, the longest time is taken in which the thread of a rank was ready
 and no core was free, as captures do. Each record has that time, and the share of the cores that other programs used.
 
@@ -36,8 +36,8 @@ import click
 from prismllm import Rehearsal, examples
 from prismllm.capture import CaptureOptions
 from prismllm.costs import Costs, read_costs
-from prismllm.kinds import capture_job
 from prismllm.measure import measure
+from prismllm.rank_classes import capture_job
 
 GPT = str(Path(examples.__file__).parent / "gpt.py")
 SMALL = ("--width", "32", "--length", "16", "--batch", "1", "--vocabulary", "64", "--layers", "2", "--iterations", "9")
@@ -311,23 +311,22 @@ def measure_case(
         keep_in / name.replace(" ", "-"),
         slice_size=slice_size or world,
         timed=5,
-        is_urgent=is_urgent,
     )
     begun = time.monotonic()
     job = capture_job(options)
     captured_s = time.monotonic() - begun
     prediction = Rehearsal(job, costs).predict(*([change] if change else []))
     real = statistics.median(truth)
-    memory = [abs(job.kinds[job.kind_of[rank]].peak_bytes / one["peak"] - 1) for rank, one in enumerate(said)]
-    least = [min(one["peak"] for rank, one in enumerate(said) if job.kind_of[rank] == kind)
-             for kind in range(len(job.kinds))]  # fmt: skip
-    of_kinds = [abs(kind.peak_bytes / peak - 1) for kind, peak in zip(job.kinds, least, strict=True)]
+    memory = [abs(job.classes[job.class_of[rank]].peak_bytes / one["peak"] - 1) for rank, one in enumerate(said)]
+    least = [min(one["peak"] for rank, one in enumerate(said) if job.class_of[rank] == number)
+             for number in range(len(job.classes))]  # fmt: skip
+    of_classes = [abs(rank_class.peak_bytes / peak - 1) for rank_class, peak in zip(job.classes, least, strict=True)]
     return {
         "case": name, "ranks": world, "pace_s": pace, "real_s": real, "real_all_s": truth, "waited_s": waited,
         "predicted_s": prediction.seconds, "low_s": prediction.low, "high_s": prediction.high,
         "error": prediction.seconds / real - 1, "memory_error_worst": max(memory),
-        "memory_error_kinds": max(of_kinds), "capture_s": captured_s, "slice": slice_size or world,
-        "ran": sum(len(kind.ran) for kind in job.kinds),
+        "memory_error_kinds": max(of_classes), "capture_s": captured_s, "slice": slice_size or world,
+        "ran": sum(len(rank_class.ran) for rank_class in job.classes),
         "load": os.getloadavg()[0], "others": others, "is_urgent": is_urgent,
     }  # fmt: skip
 
@@ -363,12 +362,12 @@ def measure_hangs(name: str, pace: float, is_urgent: bool) -> Iterator[dict[str,
         yield row
 
 
-def costs_for(world: int, folder: Path, *, is_urgent: bool) -> Costs:
+def costs_for(world: int, folder: Path) -> Costs:
     """Costs of groups of 2, 4 and more among so many ranks, all of which call at the same time; measured once."""
     path = folder / f"costs{world}.json"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        measure([size for size in (2, 4, 8, 16, 32) if size <= world], path, world=world, is_urgent=is_urgent)
+        measure([size for size in (2, 4, 8, 16, 32) if size <= world], path, world=world)
     return read_costs(path)
 
 
@@ -392,6 +391,8 @@ def main(out: Path | None, cases: tuple[str, ...], pace: float, costs: Path, sli
          keep_in: Path, hangs: bool) -> None:  # fmt: skip
     """Run all cases."""
     is_urgent = os.geteuid() == 0 and not plain
+    if is_urgent:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # what is started from here inherits it
     if hangs:
         found: list[dict[str, Any]] = []
         for name in HANGS:
@@ -403,14 +404,14 @@ def main(out: Path | None, cases: tuple[str, ...], pace: float, costs: Path, sli
     rows = []
     for name in cases or (*CASES, *MODELS):
         world = (MODELS if name in MODELS else CASES)[name][0]
-        row = measure_case(name, costs_for(world, costs, is_urgent=is_urgent), pace, slice_size, is_urgent, keep_in)
+        row = measure_case(name, costs_for(world, costs), pace, slice_size, is_urgent, keep_in)
         rows.append(row)
         if out is not None:
             keep(row, out)
         print(f"{name:16} {row['ranks']:3} ranks by {row['slice']:2}, {row['ran']:2} run  "
               f"real {1e3 * row['real_s']:8.1f} ms  predicted "
               f"{1e3 * row['predicted_s']:8.1f} ms  error {100 * row['error']:+6.2f} %  memory "
-              f"{100 * row['memory_error_worst']:.4f} % (by kinds {100 * row['memory_error_kinds']:.4f} %)  "
+              f"{100 * row['memory_error_worst']:.4f} % (by classes {100 * row['memory_error_kinds']:.4f} %)  "
               f"load {row['load']:.1f}, others {100 * row['others']:.0f} %", flush=True)  # fmt: skip
     errors = [abs(row["error"]) for row in rows]
     print(f"mean {100 * statistics.mean(errors):.2f} %, worst {100 * max(errors):.2f} %")

@@ -10,7 +10,7 @@ import pytest
 from prismllm import Rehearsal, examples
 from prismllm.capture import CaptureOptions, RankRunner
 from prismllm.graph import Job
-from prismllm.kinds import capture_job
+from prismllm.rank_classes import capture_job
 
 GPT = str(Path(examples.__file__).parent / "gpt.py")
 #: Before a script: its own work is its sleep and nothing else, so the load of this machine is in no time.

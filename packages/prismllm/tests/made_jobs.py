@@ -7,7 +7,7 @@ from typing import Any
 
 from prismllm.capture import CaptureOptions
 from prismllm.costs import Costs
-from prismllm.graph import Graph, Job, Kind
+from prismllm.graph import Graph, Job, RankClass
 from prismllm.model import Call, Group, Step
 
 MS = 1_000_000
@@ -42,21 +42,21 @@ def call(op: str, group: int, number: int = 0, nbytes: int = 1000, peer: int = -
 def step(*parts: Any) -> Step:
     """Calls and waits with the milliseconds of own work before them: 3, call, 2, ("wait", 0), 1."""
     calls: list[Call] = []
-    moments: list[int] = []
+    events: list[int] = []
     segments: list[int] = []
     for part in parts:
         if isinstance(part, Call):
-            moments.append(len(calls))
+            events.append(len(calls))
             calls.append(part)
         elif isinstance(part, tuple):
-            moments.append(-1 - part[1])
+            events.append(-1 - part[1])
         else:
             segments.append(int(part * MS))
-    return Step(calls, moments, segments)
+    return Step(calls, events, segments)
 
 
-def kind(rank: int, what: Step, samples: list[list[int]] | None = None) -> Kind:
-    return Kind(rank, [rank], what, samples or [], 0.0, 0)
+def rank_class(rank: int, what: Step, samples: list[list[int]] | None = None) -> RankClass:
+    return RankClass(rank, [rank], what, samples or [], 0.0, 0)
 
 
 def group(*ranks: int, description: str = "g", site: str = "t.py:9") -> Group:
@@ -66,7 +66,7 @@ def group(*ranks: int, description: str = "g", site: str = "t.py:9") -> Group:
 def data_parallel(world: int, own_ms: float = 10.0) -> Job:
     """Everybody works, then all reduce."""
     what = step(own_ms, call("all_reduce", 0), 0, ("wait", 0), 1)
-    return Job(world, [group(*range(world), description="world")], [kind(0, what)], [0] * world, 8, ["train.py"])
+    return Job(world, [group(*range(world), description="world")], [rank_class(0, what)], [0] * world, 8, ["train.py"])
 
 
 def pipeline(stages: int, columns: int, own_ms: float = 5.0) -> Job:
@@ -78,7 +78,7 @@ def pipeline(stages: int, columns: int, own_ms: float = 5.0) -> Job:
     ]
     groups += [group(*(column * stages + stage for column in range(columns)), description="dp", site="t.py:10")
                for stage in range(stages)]  # fmt: skip
-    kinds = []
+    classes = []
     for stage in range(stages):
         parts: list[Any] = [0]
         count = 0
@@ -93,8 +93,8 @@ def pipeline(stages: int, columns: int, own_ms: float = 5.0) -> Job:
             parts += [call("send", 1, peer=stage + 1), 0]
             count += 1
         parts += [call("all_reduce", 1 + columns + stage), 0, ("wait", count), 0.5]
-        kinds.append(kind(stage, step(*parts)))
-    return Job(world, groups, kinds, [rank % stages for rank in range(world)], 8, ["train.py"])
+        classes.append(rank_class(stage, step(*parts)))
+    return Job(world, groups, classes, [rank % stages for rank in range(world)], 8, ["train.py"])
 
 
 def slow_twin(graph: Graph, costs: Costs, factors: dict[int, float] | None = None) -> dict[int, float]:
@@ -102,7 +102,7 @@ def slow_twin(graph: Graph, costs: Costs, factors: dict[int, float] | None = Non
     job, layout = graph.job, graph.layout
     programs = {}
     for rank in range(job.world):
-        programs[rank] = job.kinds[job.kind_of[rank]]
+        programs[rank] = job.classes[job.class_of[rank]]
     now = dict.fromkeys(range(job.world), 0.0)
     at = dict.fromkeys(range(job.world), 0)
     inside = dict.fromkeys(range(job.world), False)
@@ -127,14 +127,14 @@ def slow_twin(graph: Graph, costs: Costs, factors: dict[int, float] | None = Non
         moved = False
         for rank in range(job.world):
             what = programs[rank].step
-            while at[rank] < len(what.moments):
+            while at[rank] < len(what.events):
                 if not inside[rank]:
                     now[rank] += what.segments_ns[at[rank]] / 1e9 * (factors or {}).get(rank, 1.0)
                     inside[rank] = True
-                moment = what.moments[at[rank]]
-                one = what.calls[moment if moment >= 0 else -1 - moment]
+                event = what.events[at[rank]]
+                one = what.calls[event if event >= 0 else -1 - event]
                 key, ranks = key_of(rank, one)
-                if moment >= 0:
+                if event >= 0:
                     launched[key][rank] = now[rank]
                 else:
                     if len(launched[key]) < len(ranks):
@@ -151,7 +151,7 @@ def slow_twin(graph: Graph, costs: Costs, factors: dict[int, float] | None = Non
                 at[rank] += 1
                 inside[rank] = False
                 moved = True
-            if at[rank] == len(what.moments):
+            if at[rank] == len(what.events):
                 now[rank] += what.segments_ns[-1] / 1e9 * (factors or {}).get(rank, 1.0)
                 at[rank] += 1
                 moved = True

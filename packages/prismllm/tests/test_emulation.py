@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from made_jobs import call, group, kind, pipeline, script, step
+from made_jobs import call, group, pipeline, rank_class, script, step
 from prismllm import Rehearsal
 from prismllm.assistant import Answer, Message, VirtualJob
 from prismllm.emulation import emulate
 from prismllm.errors import DivergenceError, InputError, UnsentValueError
 from prismllm.graph import Job
-from prismllm.kinds import capture_job
+from prismllm.rank_classes import capture_job
 from prismllm.rehearsal import read_changes
-from prismllm.replay import Plan, replay
+from prismllm.replay import replay
 from prismllm.whatif import Hang, Slow
 
 
@@ -22,13 +22,13 @@ def play(stage: VirtualJob, ranks: list[int], own_s: dict[int, float]) -> dict[i
     waited = dict.fromkeys(ranks, 0.0)
     todo = {}
     for rank in ranks:
-        what = stage.graph.job.kinds[stage.graph.job.kind_of[rank]].step
+        what = stage.graph.job.classes[stage.graph.job.class_of[rank]].step
         said = []
-        for at, moment in enumerate(what.moments):
+        for at, event in enumerate(what.events):
             own = own_s.get(rank, 1.0) * what.segments_ns[at] / 1e9
-            one = what.calls[moment if moment >= 0 else -1 - moment]
-            what_is = "launch" if moment >= 0 else "wait"
-            place = moment if moment >= 0 else -1 - moment
+            one = what.calls[event if event >= 0 else -1 - event]
+            what_is = "launch" if event >= 0 else "wait"
+            place = event if event >= 0 else -1 - event
             said.append(Message(rank, what_is, place, own, f"{one.op} {one.signature} at x.py:1"))
         said.append(Message(rank, "step", 0, own_s.get(rank, 1.0) * what.segments_ns[-1] / 1e9))
         todo[rank] = said
@@ -79,7 +79,7 @@ def test_whoever_needs_a_virtual_rank_that_hangs_waits_for_ever():
 
 def test_a_sandbox_rank_that_makes_another_call_than_captured_is_named():
     what = step(1, call("all_reduce", 0), 0, ("wait", 0), 0)
-    rehearsal = Rehearsal(Job(2, [group(0, 1)], [kind(0, what)], [0, 0], 8, []))
+    rehearsal = Rehearsal(Job(2, [group(0, 1)], [rank_class(0, what)], [0, 0], 8, []))
     stage = VirtualJob(rehearsal.graph, rehearsal.costs, [1])
     with pytest.raises(DivergenceError, match=r"rank 1 makes broadcast x at u.py:4 as call 0 .* all_reduce .* t.py:1"):
         stage.tell(Message(1, "launch", 0, 0.001, "broadcast x at u.py:4"))
@@ -126,12 +126,12 @@ def test_two_ranks_of_64_run_in_the_time_of_the_whole_job(column, rehearsal, run
     out, job = column
     change = [f"slow rank={slow} by=2"]
     result = emulate(rehearsal, out, [37, 39], change, iterations=3, timeout_s=60.0, runner=runner)
-    plan = Plan(3, read_changes(change))
-    assert result.seconds == pytest.approx(replay(rehearsal.graph, rehearsal.costs, plan).seconds, rel=1e-6)
+    _, seconds = replay(rehearsal.graph, rehearsal.costs, read_changes(change))
+    assert result.seconds == pytest.approx(seconds, rel=1e-6)
     assert result.seconds[-1] == pytest.approx(rehearsal.predict(*change).seconds, rel=1e-6)
     assert result.seconds[-1] > 1.2 * rehearsal.predict().seconds
     for rank, record in result.records.items():
-        assert record.peak_bytes == pytest.approx(job.kinds[job.kind_of[rank]].peak_bytes, rel=0.02)
+        assert record.peak_bytes == pytest.approx(job.classes[job.class_of[rank]].peak_bytes, rel=0.02)
     assert set(result.sources()) <= {"rule", "real", "recorded", "none"}
 
 

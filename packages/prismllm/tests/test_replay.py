@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from made_jobs import MS, call, data_parallel, group, kind, pipeline, slow_twin, step
+from made_jobs import MS, call, data_parallel, group, pipeline, rank_class, slow_twin, step
 from prismllm import Rehearsal
-from prismllm.alignment import align
 from prismllm.costs import Costs, Link, Measured, formula
 from prismllm.errors import DeadlockError, GraphError, InputError
-from prismllm.graph import Job, lay_out
-from prismllm.replay import Plan, replay
+from prismllm.graph import Job
+from prismllm.replay import replay
 from prismllm.whatif import Slow
 
 
@@ -23,7 +22,7 @@ from prismllm.whatif import Slow
 def test_replay_agrees_with_a_walk_rank_by_rank(job, factors):
     rehearsal = Rehearsal(job)
     changes = [Slow(rank, factor) for rank, factor in factors.items()]
-    ends = replay(rehearsal.graph, rehearsal.costs, Plan(1, changes)).kept[-1].end_s(job.world)
+    ends = replay(rehearsal.graph, rehearsal.costs, changes, 1)[0][-1].end_s(job.world)
     twin = slow_twin(rehearsal.graph, rehearsal.costs, factors)
     assert np.allclose(ends, [twin[rank] for rank in range(job.world)], rtol=1e-12)
 
@@ -40,7 +39,7 @@ def test_the_range_stretches_work_on_a_core_and_calls_but_not_sleep():
     what = step(10, call("all_reduce", 0), 0, ("wait", 0), 0)
     what = replace(what, busy_ns=[2 * MS, 0, 0])
     costs = Costs(table=[Measured("all_reduce", 2, 1000, 0.004)])
-    prediction = Rehearsal(Job(2, [group(0, 1)], [kind(0, what)], [0, 0], 8, []), costs).predict()
+    prediction = Rehearsal(Job(2, [group(0, 1)], [rank_class(0, what)], [0, 0], 8, []), costs).predict()
     assert prediction.seconds == pytest.approx(0.014)
     assert prediction.low == pytest.approx(0.008 + 0.75 * 0.006)
     assert prediction.high == pytest.approx(0.008 + 1.7 * 0.006)
@@ -66,10 +65,10 @@ def test_a_cut_network_slows_calls_between_hosts_only():
 
 def test_calls_of_a_group_run_one_after_the_other_and_waits_come_later():
     what = step(1, call("all_reduce", 0), 1, call("all_reduce", 0, 1), 10, ("wait", 1), 0, ("wait", 0), 0)
-    job = Job(2, [group(0, 1)], [kind(0, what)], [0, 0], 8, [])
+    job = Job(2, [group(0, 1)], [rank_class(0, what)], [0, 0], 8, [])
     costs = Costs(table=[Measured("all_reduce", 2, 0, 0.02), Measured("all_reduce", 2, 10**6, 0.02)])
     rehearsal = Rehearsal(job, costs)
-    assert replay(rehearsal.graph, costs, Plan(1)).seconds[0] == pytest.approx(0.041)
+    assert replay(rehearsal.graph, costs, iterations=1)[1][0] == pytest.approx(0.041)
 
 
 def test_ranks_that_wait_in_a_circle_are_named_with_their_lines():
@@ -77,7 +76,9 @@ def test_ranks_that_wait_in_a_circle_are_named_with_their_lines():
                ("wait", 1), 0)  # fmt: skip
     two = step(0, call("all_reduce", 1, site="a.py:5"), 0, ("wait", 0), 0, call("all_reduce", 0, site="a.py:6"), 0,
                ("wait", 1), 0)  # fmt: skip
-    job = Job(2, [group(0, 1), group(0, 1, description="other")], [kind(0, one), kind(1, two)], [0, 1], 8, [])
+    job = Job(
+        2, [group(0, 1), group(0, 1, description="other")], [rank_class(0, one), rank_class(1, two)], [0, 1], 8, []
+    )
     with pytest.raises(DeadlockError, match=r"rank 0 waits in all_reduce at a.py:1 for rank 1; rank 1 waits .* a.py:5"):
         Rehearsal(job).predict()
 
@@ -89,12 +90,12 @@ def test_ranks_that_wait_in_a_circle_are_named_with_their_lines():
         (step(1, call("all_gather", 0, site="b.py:8"), 0, ("wait", 0), 0), r"rank 1 all_gather .* at b.py:8"),
         (step(1), r"call 0 of group g \[0, 1\] lacks a member: rank 0 makes all_reduce .* at t.py:1, rank 1"),
         (step(1, call("all_reduce", 0), 0, ("wait", 0), 0, call("send", 0, peer=0, site="b.py:9"), 0), r"rank 1 makes "
-         r"send .* at b.py:9 to rank 0, which has no receive"),
+         r"send to rank 0 .* at b.py:9, for which rank 0 has no receive"),
     ],
 )  # fmt: skip
 def test_calls_that_do_not_fit_are_named_with_ranks_and_lines(second, said):
     first = step(1, call("all_reduce", 0), 0, ("wait", 0), 0)
-    job = Job(2, [group(0, 1)], [kind(0, first), kind(1, second)], [0, 1], 8, [])
+    job = Job(2, [group(0, 1)], [rank_class(0, first), rank_class(1, second)], [0, 1], 8, [])
     with pytest.raises(GraphError, match=said):
         Rehearsal(job)
 
@@ -114,29 +115,6 @@ def test_calls_that_do_not_fit_are_named_with_ranks_and_lines(second, said):
 def test_a_change_that_cannot_be_is_one_clear_error(text, said):
     with pytest.raises(InputError, match=said):
         Rehearsal(data_parallel(4)).predict(text)
-
-
-def test_slices_are_aligned_by_shared_calls_and_what_is_left_is_reported():
-    """One offset for each run takes a late start out; what one run needs more between two calls stays."""
-    what = step(
-        10, call("all_reduce", 0), 0, ("wait", 0), 10, call("all_reduce", 0, 1, site="b.py:7"), 0, ("wait", 1), 1
-    )
-    groups = [group(0, 1)]
-    plain = [10 * MS, 0, 10 * MS, 0, MS]
-    late = [14 * MS, 0, 10 * MS, 0, MS]
-    longer = [10 * MS, 0, 14 * MS, 0, MS]
-    exact = align([kind(0, what, [plain, late])], lay_out(groups, 2))
-    assert exact is not None
-    assert exact.seconds == pytest.approx(0, abs=1e-12)
-    left = align([kind(0, what, [plain, longer])], lay_out(groups, 2))
-    assert left is not None
-    assert (left.runs, left.calls, left.worst_rank) == (2, 2, 0)
-    assert left.seconds == pytest.approx(0.002)  # each of four moments is 1 ms off, with one degree of freedom
-    assert abs(left.worst_s) == pytest.approx(0.001)
-    assert left.share == pytest.approx(0.002 / 0.023)
-    assert "residual 2.00 ms, 8.70 % of an iteration" in str(left)
-    assert align([kind(0, what, [plain])], lay_out(groups, 2)) is None
-    assert align([kind(0, what, [plain, longer])], lay_out([group(0)], 2)) is None
 
 
 def test_formulas_have_their_limits():

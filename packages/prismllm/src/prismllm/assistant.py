@@ -22,7 +22,7 @@ import numpy as np
 from prismllm.costs import Costs
 from prismllm.errors import DivergenceError, PrismError
 from prismllm.graph import Block, Graph
-from prismllm.replay import Floats, Slots, Walker, costs_of_slots, free_queues, own_seconds, samples_of
+from prismllm.replay import Floats, Operations, Walker, costs_of_operations, free_queues, own_seconds, samples_of
 from prismllm.whatif import Change, Hang, Slow
 
 
@@ -76,8 +76,8 @@ class VirtualJob:
 
     def __init__(self, graph: Graph, costs: Costs, ranks: Sequence[int], changes: Sequence[Change] = ()) -> None:
         self.graph, self.changes = graph, list(changes)
-        self._cost_s = costs_of_slots(graph, costs, self.changes)
-        self._samples = [samples_of(kind) for kind in graph.job.kinds]
+        self._cost_s = costs_of_operations(graph, costs, self.changes)
+        self._samples = [samples_of(rank_class) for rank_class in graph.job.classes]
         self._queue_free = np.full(graph.queues, -np.inf)
         self._now_W: Floats = np.zeros(graph.world)
         self.sandboxes: dict[int, _Sandbox] = {}
@@ -86,10 +86,12 @@ class VirtualJob:
             runs = np.isin(block.ranks, list(ranks))
             for at in np.flatnonzero(runs).tolist():
                 one = slice(at, at + 1)
-                alone = Block(block.kind, block.ranks[one], [slots[one] for slots in block.slots])
+                alone = Block(block.rank_class, block.ranks[one], [operations[one] for operations in block.operations])
                 self.sandboxes[int(block.ranks[at])] = _Sandbox(alone)
             if not runs.all():
-                self._virtual.append(Block(block.kind, block.ranks[~runs], [slots[~runs] for slots in block.slots]))
+                self._virtual.append(
+                    Block(block.rank_class, block.ranks[~runs], [operations[~runs] for operations in block.operations])
+                )
         self.iteration = -1
         self.seconds: list[float] = []
         self._end_s = 0.0
@@ -97,10 +99,10 @@ class VirtualJob:
 
     def _begin(self) -> None:
         self.iteration += 1
-        self._slots = Slots(self.graph, self._cost_s, self._queue_free)
+        self._operations = Operations(self.graph, self._cost_s, self._queue_free)
         self._walkers = []
         for block in self._virtual:
-            own_s = own_seconds(self.graph, block, self._samples[block.kind], self.changes, self.iteration, None)
+            own_s = own_seconds(self.graph, block, self._samples[block.rank_class], self.changes, self.iteration, None)
             self._walkers.append(Walker(self.graph, block, own_s, self._now_W[block.ranks]))
         self._all = list(self._walkers)
         for sandbox in self.sandboxes.values():
@@ -126,7 +128,7 @@ class VirtualJob:
             sandbox.has_stepped = True
             sandbox.launched = 0
         elif said.what == "launch":
-            calls = self.graph.job.kinds[sandbox.block.kind].step.calls
+            calls = self.graph.job.classes[sandbox.block.rank_class].step.calls
             expected = calls[said.place] if said.place < len(calls) else None
             if expected is None or said.call.partition(" at ")[0] != f"{expected.op} {expected.signature}":
                 was = "nothing" if expected is None else f"{expected.op} {expected.signature} at {expected.site}"
@@ -135,7 +137,7 @@ class VirtualJob:
             if any(isinstance(one, Hang) and (one.rank, one.op) == (said.rank, said.place)
                    and one.since <= self.iteration for one in self.changes):  # fmt: skip
                 sandbox.now_s = float("inf")
-            self._slots.launch(sandbox.block.slots[said.place], np.array([sandbox.now_s]))
+            self._operations.launch(sandbox.block.operations[said.place], np.array([sandbox.now_s]))
             sandbox.launched = said.place + 1
         else:
             sandbox.asked = said.place
@@ -151,7 +153,7 @@ class VirtualJob:
         while has_moved:
             has_moved = False
             for walker in self._walkers:
-                has_moved |= walker.advance(self._slots)
+                has_moved |= walker.advance(self._operations)
             self._walkers = [walker for walker in self._walkers if not walker.is_through]
 
     def _settle(self) -> list[Answer]:
@@ -161,14 +163,14 @@ class VirtualJob:
             for rank, sandbox in self.sandboxes.items():
                 if sandbox.asked < 0:
                     continue
-                slots = sandbox.block.slots[sandbox.asked]
-                if self._slots.settle(slots):
-                    end_s = float(self._slots.done_s[slots[0]])
+                operations = sandbox.block.operations[sandbox.asked]
+                if self._operations.settle(operations):
+                    end_s = float(self._operations.done_s[operations[0]])
                     wait_s = max(0.0, end_s - sandbox.now_s) if np.isfinite(sandbox.now_s) else float("inf")
                     if not np.isfinite(wait_s):
                         sandbox.stuck_at = sandbox.asked
-                        for never in sandbox.block.slots[sandbox.launched :]:
-                            self._slots.launch(never, np.array([np.inf]))
+                        for never in sandbox.block.operations[sandbox.launched :]:
+                            self._operations.launch(never, np.array([np.inf]))
                         self._advance()
                     sandbox.now_s += wait_s
                     sandbox.asked = -1
@@ -187,8 +189,8 @@ class VirtualJob:
     def _finish(self) -> None:
         for walker in self._all:
             self._now_W[walker.block.ranks] = walker.track.end_s
-        self._slots.settle(np.arange(len(self._cost_s)))
-        free_queues(self.graph, self._slots.done_s, self._queue_free)
+        self._operations.settle(np.arange(len(self._cost_s)))
+        free_queues(self.graph, self._operations.done_s, self._queue_free)
         end_s = float(self._now_W.max())
         self.seconds.append(end_s - self._end_s)
         self._end_s = end_s

@@ -34,11 +34,9 @@ class CaptureOptions:
         timed: Iterations that are timed.
         local_world: Ranks of a host.
         timeout_s: Most that one slice may take.
-        is_strict: Control flow that reads an unsent value is an error.
         cores: Ranks that are timed at the same time; 0: as many as a host has, on as many cores. They share caches and
             memory as ranks of a host do.
-        is_urgent: Ranks are timed with real-time priority, which needs the right to it.
-        check_s: All ranks are timed if that takes at most this long; else three of each kind. Seconds.
+        check_s: All ranks are timed if that takes at most this long; else three of each class. Seconds.
         seed: Of the choice of ranks that are timed.
     """
 
@@ -50,9 +48,7 @@ class CaptureOptions:
     timed: int = 5
     local_world: int = 8
     timeout_s: float = 120.0
-    is_strict: bool = False
     cores: int = 0
-    is_urgent: bool = False
     check_s: float = 30.0
     seed: int = 0
 
@@ -80,9 +76,9 @@ def prepare(options: CaptureOptions) -> None:
         (out / name).mkdir(parents=True)
 
 
-def rank_file(rank: int, kind: str = "structure") -> str:
+def rank_file(rank: int, part: str = "structure") -> str:
     """Return the file name of a rank's record."""
-    return f"rank{rank}.{kind}.json"
+    return f"rank{rank}.{part}.json"
 
 
 class RankRunner:
@@ -115,20 +111,20 @@ class RankRunner:
                 process.kill()
                 process.wait(timeout=10)
 
-    def run(self, slices: Sequence[Sequence[int]], *, kind: str = "structure", parallel: int = 1,
+    def run(self, slices: Sequence[Sequence[int]], *, part: str = "structure", parallel: int = 1,
             **orders: Any) -> None:  # fmt: skip
         """Run slices one after the other.
 
         Args:
             slices: Global ranks of each slice.
-            kind: Part of the records' file names.
+            part: Part of the records' file names.
             parallel: Slices at the same time.
             orders: Further fields of `session.RankTask`.
 
         Raises:
             PrismError: What the first rank that failed ran into.
         """
-        path = self._write_batch(slices, kind, parallel, orders)
+        path = self._write_batch(slices, part, parallel, orders)
         answer = self._ask(path, START_S + len(slices) * (self.options.timeout_s + 5))
         failures = sorted((self.options.out / "failures").glob("*.json"), key=lambda one: one.stat().st_mtime_ns)
         if failures:
@@ -139,7 +135,7 @@ class RankRunner:
         if answer != "0":
             raise ScriptError(f"a slice failed without saying why (logs: {self.options.out / 'logs'})")
 
-    def _write_batch(self, slices: Sequence[Sequence[int]], kind: str, parallel: int, orders: dict[str, Any]) -> Path:
+    def _write_batch(self, slices: Sequence[Sequence[int]], part: str, parallel: int, orders: dict[str, Any]) -> Path:
         options, self._batches = self.options, self._batches + 1
         out = options.out
         batch = [
@@ -147,16 +143,16 @@ class RankRunner:
                 {
                     "rank": rank, "world": options.world, "members": sorted(members), "script": list(options.script),
                     "local_world": options.local_world, "out": str(out), "warmup": options.warmup,
-                    "is_strict": options.is_strict, "name": rank_file(rank, kind),
-                    "meeting": str(out / f"meeting.{kind}.{self._batches}.{at}"), **orders,
+                    "name": rank_file(rank, part),
+                    "meeting": str(out / f"meeting.{part}.{self._batches}.{at}"), **orders,
                 }
                 for rank in members
             ]
             for at, members in enumerate(slices)
         ]  # fmt: skip
-        for old in out.glob(f"meeting.{kind}.*"):
+        for old in out.glob(f"meeting.{part}.*"):
             old.unlink()
-        path = out / f"orders.{kind}.json"
+        path = out / f"orders.{part}.json"
         content = {"slices": batch, "timeout_s": options.timeout_s, "parallel": parallel}
         path.write_bytes(msgspec.json.encode(content))
         return path
@@ -164,7 +160,7 @@ class RankRunner:
     def _ask(self, path: Path, patience_s: float) -> str:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None or process.stderr is None:
-            raise AssertionError("the workshop is not open")
+            raise AssertionError("the process is not started")
         process.stdin.write(f"{path}\n")
         process.stdin.flush()
         with selectors.DefaultSelector() as selector:
@@ -192,8 +188,8 @@ def capture_alone(runner: RankRunner, ranks: Sequence[int]) -> dict[int, RankRec
     """
     options = runner.options
     parallel = options.cores or min(options.local_world, options.world, os.cpu_count() or 1)
-    runner.run([[rank] for rank in ranks], kind="times", parallel=parallel, timed=options.timed,
-             is_profiled=False, is_strict=False, is_urgent=options.is_urgent)  # fmt: skip
+    runner.run([[rank] for rank in ranks], part="times", parallel=parallel, timed=options.timed,
+             is_profiled=False)  # fmt: skip
     return {rank: read_record(options.out / rank_file(rank, "times"), RankRecord) for rank in ranks}
 
 

@@ -15,14 +15,13 @@ from prismllm import __doc__ as _ABOUT
 from prismllm.capture import CaptureOptions
 from prismllm.emulation import emulate
 from prismllm.errors import InputError, PrismError
-from prismllm.graph import Job
-from prismllm.kinds import capture_job
-from prismllm.rehearsal import Rehearsal
+from prismllm.rank_classes import capture_job
+from prismllm.rehearsal import Rehearsal, first_of, read_changes
 from prismllm.views.chakra import write_chakra
 from prismllm.views.flight import write_dumps
 from prismllm.views.kineto import write_traces
 from prismllm.views.path import critical_path, shares
-from prismllm.views.timeline import bars, draw_svg, write_perfetto
+from prismllm.views.timeline import bars, draw_svg
 
 
 class _Command(click.Group):
@@ -58,7 +57,7 @@ def _from_capture(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--world", type=int, required=True, help="ranks of the job")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("capture"), show_default=True)
 @click.option("--slice", "slice_size", type=int, default=8, show_default=True, help="ranks that run at the same time")
-@click.option("--all", "every_rank", is_flag=True, help="run every rank instead of some of each kind")
+@click.option("--all", "every_rank", is_flag=True, help="run every rank instead of some of each class")
 @click.option("--warmup", type=int, default=2, show_default=True, help="iterations before those that repeat")
 @click.option("--timed", type=int, default=5, show_default=True, help="iterations that are timed")
 @click.option("--ranks-per-host", type=int, default=8, show_default=True)
@@ -66,35 +65,27 @@ def _from_capture(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--cores", type=int, default=0, help="ranks that are timed at the same time; as many as a host has by default"
 )
-@click.option("--strict", is_flag=True, help="control flow that reads a value nobody computed is an error")
-@click.option("--urgent", is_flag=True, help="time ranks with real-time priority, undisturbed by other programs")
 @click.option("--check-seconds", "check_s", type=float, default=30.0, show_default=True,
-              help="time every rank if that takes at most so long; else three of each kind")  # fmt: skip
+              help="time every rank if that takes at most so long; else three of each class")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="of the choice of ranks that are timed")
 @click.argument("script", nargs=-1, required=True)
 def _capture(  # noqa: PLR0913, PLR0917 - one for each option
     world: int, out: Path, slice_size: int, every_rank: bool, warmup: int, timed: int, ranks_per_host: int,
-             timeout: float, cores: int, strict: bool, urgent: bool, check_s: float, seed: int,
+             timeout: float, cores: int, check_s: float, seed: int,
              script: tuple[str, ...]) -> None:  # fmt: skip
     """Run some ranks of SCRIPT (train.py ARGUMENTS) and write down what they do."""
     begun = time.monotonic()
-    options = CaptureOptions(script, world, out, slice_size, warmup, timed, ranks_per_host, timeout, strict, cores,
-                             urgent, check_s, seed)  # fmt: skip
+    options = CaptureOptions(script, world, out, slice_size, warmup, timed, ranks_per_host, timeout, cores, check_s,
+                             seed)  # fmt: skip
     job = capture_job(options, every_rank=every_rank, say=lambda text: click.echo(f"  {text}", err=True))
-    ran = sum(len(kind.ran) for kind in job.kinds)
+    ran = sum(len(rank_class.ran) for rank_class in job.classes)
     click.echo(
-        f"{world:,} ranks are {len(job.kinds)} kinds, by running {ran} of them; {time.monotonic() - begun:.0f} s"
+        f"{world:,} ranks are {len(job.classes)} classes, by running {ran} of them; {time.monotonic() - begun:.0f} s"
     )
-    nodes, edges = Rehearsal(job).graph.nodes_and_edges()
+    rehearsal = Rehearsal(job)
+    nodes, edges = rehearsal.graph.nodes_and_edges()
     click.echo(f"graph: {nodes:,} nodes, {edges:,} edges; every call has all its members, every message both sides")
-    click.echo(_aligned(job))
-    click.echo(f"risk: {Rehearsal(job).risk}")
-
-
-def _aligned(job: Job) -> str:
-    if job.residual is None:
-        return "slices: nothing to align, for lack of a second timed iteration or of a second shared call"
-    return f"slices: {job.residual}"
+    click.echo(f"risk: {rehearsal.risk}")
 
 
 @main.command()
@@ -122,15 +113,14 @@ def predict(
         predicted[path] = other.predict()
         click.echo(f"{path}: {predicted[path]}; {predicted[path].seconds / plain.seconds - 1:+.1%} of the time, "
                    f"most memory of a rank {other.most_bytes / rehearsal.most_bytes - 1:+.1%}")  # fmt: skip
-    spread = max(kind.spread for kind in rehearsal.job.kinds)
-    click.echo(f"ranks of one kind were timed within {100 * spread:.1f} %; communication: {rehearsal.costs.where}")
-    click.echo(_aligned(rehearsal.job))
+    spread = max(rank_class.spread for rank_class in rehearsal.job.classes)
+    click.echo(f"ranks of one class were timed within {100 * spread:.1f} %; communication: {rehearsal.costs.where}")
     click.echo(f"risk: {plain.risk}")
     if out is not None:
         memory = {"as captured": rehearsal.most_bytes} | {path: other.most_bytes for path, other in beside.items()}
         out.write_bytes(msgspec.json.encode({
             "world": rehearsal.job.world, "predictions": predicted, "most_bytes": memory, "spread": spread,
-            "residual": rehearsal.residual, "communication": rehearsal.costs.where,
+            "communication": rehearsal.costs.where,
         }))  # fmt: skip
 
 
@@ -138,14 +128,12 @@ def predict(
 @_from_capture
 @click.option("--ranks", default="0-7", show_default=True, help="which to draw: 0,5,8-15")
 @click.option("--svg", type=click.Path(path_type=Path), help="write the timeline as a picture")
-@click.option("--perfetto", type=click.Path(path_type=Path), help="write it for ui.perfetto.dev")
-def show(capture: Path, costs: Path | None, changes: tuple[str, ...], ranks: str, svg: Path | None,
-         perfetto: Path | None) -> None:  # fmt: skip
+def show(capture: Path, costs: Path | None, changes: tuple[str, ...], ranks: str, svg: Path | None) -> None:
     """Timeline, critical path, pipeline bubbles and exposed communication of an iteration."""
     rehearsal = Rehearsal.open(capture, costs)
     graph, prediction = rehearsal.graph, rehearsal.predict(*changes)
     click.echo(str(prediction))
-    first = _first_iteration(rehearsal, changes)
+    first = first_of(read_changes(changes))
     iteration = rehearsal.run(changes, iterations=first + (1 if prediction.blocked else 3))[-1]
     path = [] if prediction.blocked else critical_path(graph, iteration)
     if path:
@@ -158,14 +146,6 @@ def show(capture: Path, costs: Path | None, changes: tuple[str, ...], ranks: str
     found = bars(graph, iteration, read_ranks(ranks, rehearsal.job.world))
     if svg is not None:
         svg.write_text(draw_svg(found, path, f"{rehearsal.job.world:,} ranks: {prediction}"))
-    if perfetto is not None:
-        write_perfetto(found, perfetto)
-
-
-def _first_iteration(rehearsal: Rehearsal, changes: tuple[str, ...]) -> int:
-    from prismllm.rehearsal import read_changes
-
-    return max((getattr(change, "since", 0) for change in read_changes(changes)), default=0)
 
 
 def read_ranks(text: str, world: int) -> list[int]:
@@ -196,7 +176,7 @@ def export(capture: Path, costs: Path | None, changes: tuple[str, ...], target: 
     """Write profiler traces, Flight Recorder dumps of a hang, or Chakra traces, one file for each rank."""
     rehearsal = Rehearsal.open(capture, costs)
     wanted = None if ranks is None else read_ranks(ranks, rehearsal.job.world)
-    first = _first_iteration(rehearsal, changes)
+    first = first_of(read_changes(changes))
     if form == "chakra":
         count = write_chakra(rehearsal.graph, target, ranks=wanted)
     elif form == "flight-recorder":
@@ -240,11 +220,10 @@ def emulate_command(
 @main.command("measure")
 @click.option("--ranks", default="2,4", show_default=True, help="members of the groups that are measured")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("costs.json"), show_default=True)
-@click.option("--urgent", is_flag=True, help="with real-time priority, so that other programs do not disturb")
 @click.option("--world", type=int, default=0, help="processes that call at the same time, in several groups")
-def measure_command(ranks: str, out: Path, urgent: bool, world: int) -> None:
+def measure_command(ranks: str, out: Path, world: int) -> None:
     """Measure what gloo's calls cost on this machine, for --costs."""
     from prismllm.measure import measure
 
-    for row in measure(read_ranks(ranks, 1024), out, is_urgent=urgent, world=world).table:
+    for row in measure(read_ranks(ranks, 1024), out, world=world).table:
         click.echo(f"{row.op:>14} {row.ranks:3} ranks {row.nbytes:>10,} bytes {1e3 * row.seconds:8.3f} ms")

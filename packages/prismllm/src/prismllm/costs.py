@@ -147,7 +147,7 @@ def read_costs(path: Path | None) -> Costs:
     return costs
 
 
-def slot_seconds(
+def operation_seconds(
     costs: Costs,
     ops: list[str],
     op_of: NDArray[np.int64],
@@ -156,19 +156,19 @@ def slot_seconds(
     is_remote: NDArray[np.bool_],
     bandwidth: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return the cost of every slot.
+    """Return the cost of every operation.
 
     Args:
         costs: Of calls.
         ops: Operations.
-        op_of: Operation of each slot, an index of `ops`; int64 [slots].
-        nbytes: Payload of each slot; int64 [slots].
-        sizes: Members of each slot; int64 [slots].
-        is_remote: Its members are on several hosts; bool [slots].
-        bandwidth: What is left of its slowest link, above 0; float64 [slots].
+        op_of: Operation of each operation, an index of `ops`; int64 [operations].
+        nbytes: Payload of each operation; int64 [operations].
+        sizes: Members of each operation; int64 [operations].
+        is_remote: Its members are on several hosts; bool [operations].
+        bandwidth: What is left of its slowest link, above 0; float64 [operations].
 
     Returns:
-        Seconds; float64 [slots].
+        Seconds; float64 [operations].
     """
     if not len(op_of):
         return np.zeros(0)

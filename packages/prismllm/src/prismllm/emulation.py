@@ -15,7 +15,7 @@ from prismllm.capture import CaptureOptions, RankRunner, rank_file
 from prismllm.errors import InputError
 from prismllm.model import RankRecord, read_record
 from prismllm.rehearsal import Rehearsal, read_changes
-from prismllm.whatif import Change, check_change
+from prismllm.whatif import Change, check_changes
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,12 @@ def emulate(
     """
     job = rehearsal.job
     wanted = read_changes(changes)
-    for change in wanted:
-        check_change(change, job.world, [len(job.kinds[kind].step.calls) for kind in job.kind_of],
-                     -(-job.world // job.local_world))  # fmt: skip
+    check_changes(wanted, job)
     if not ranks or not all(0 <= rank < job.world for rank in ranks):
         raise InputError(f"name ranks between 0 and {job.world - 1} that are to run (--ranks), not {list(ranks)}")
-    warmup = len(read_record(directory / rank_file(job.kinds[0].rank), RankRecord).setup)
+    warmup = len(read_record(directory / rank_file(job.classes[0].rank), RankRecord).setup)
     options = CaptureOptions(tuple(job.script), job.world, directory, len(ranks), warmup, iterations, job.local_world,
-                             timeout_s, is_strict)  # fmt: skip
+                             timeout_s)  # fmt: skip
     with contextlib.ExitStack() as held:
         opened = runner or held.enter_context(RankRunner(options))  # it loads torch while the stage is set
         opened.options = options
@@ -85,7 +83,8 @@ def emulate(
         assistant = held.enter_context(Assistant(stage, f"{folder}/assistant"))
         ready_ns = time.monotonic_ns()
         try:
-            opened.run([sorted(ranks)], kind="sandbox", timed=iterations, is_profiled=True, assistant=assistant.path)
+            opened.run([sorted(ranks)], part="sandbox", timed=iterations, is_profiled=True, is_strict=is_strict,
+                       assistant=assistant.path)  # fmt: skip
         except Exception:
             if assistant.error is not None:
                 raise assistant.error from None
@@ -97,5 +96,5 @@ def emulate(
 
 
 def _call_of(rehearsal: Rehearsal, rank: int, place: int) -> str:
-    call = rehearsal.job.kinds[rehearsal.job.kind_of[rank]].step.calls[place]
+    call = rehearsal.job.classes[rehearsal.job.class_of[rank]].step.calls[place]
     return f"call {place}, {call.op} at {call.site}"

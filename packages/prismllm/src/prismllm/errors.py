@@ -1,14 +1,4 @@
-"""The exceptions of this package.
-
-PrismError                     everything that a user can put right; its text says how
-├── ScriptError                the training script failed, stopped early, or hung
-├── SlicingError               a call that cannot be sliced: any_source, an unknown operation, a missing payload
-├── DivergenceError            one rank's iterations differ from each other, or alike ranks from each other
-├── GraphError                 the ranks' calls do not fit together
-│   └── DeadlockError          they fit, and still no rank can go on
-├── UnsentValueError           the script decided by a value that no rank has sent
-└── InputError                 a file or option that cannot be used
-"""
+"""The exceptions of this package."""
 
 from __future__ import annotations
 
@@ -40,7 +30,7 @@ class GraphError(PrismError):
 
 
 class DeadlockError(GraphError):
-    """Ranks wait for each other in a circle."""
+    """Ranks wait for each other in a cycle."""
 
 
 class UnsentValueError(PrismError):

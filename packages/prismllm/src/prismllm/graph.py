@@ -1,8 +1,8 @@
-"""The execution graph of the whole job: kinds of ranks, the calls they share, and whether these fit together.
+"""The execution graph of the whole job: rank classes, the calls they share, and whether these fit together.
 
-A *kind* is a row of moments that many ranks have in common; a *family* is a set of disjoint groups of one size (all
-tensor-parallel groups). A *slot* is one collective of one group, or one message. The graph is kept per kind and slot,
-never per rank and moment, so that thousands of ranks cost a few arrays.
+A *rank class* is a row of events that many ranks have in common; a *family* is a set of disjoint groups of one size
+(all tensor-parallel groups). An *operation* is one collective of one group, or one message. The graph is kept per class
+and operation, never per rank and event, so that thousands of ranks cost a few arrays.
 
 Source: PrismLLM (arXiv 2605.15617): an execution graph of computation, communication and dependencies at target scale.
 """
@@ -10,7 +10,7 @@ Source: PrismLLM (arXiv 2605.15617): an execution graph of computation, communic
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,22 +20,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prismllm.errors import GraphError
-from prismllm.model import FORMAT, Call, Group, Residual, Step, digest
+from prismllm.model import FORMAT, Call, Group, Step, digest
 
 Ints = NDArray[np.int64]
 
 
-class Kind(msgspec.Struct, frozen=True):
+class RankClass(msgspec.Struct, frozen=True):
     """Ranks that do the same.
 
     Attributes:
         rank: The one whose calls stand for all.
-        ran: Ranks of this kind that ran, whose calls are equal.
+        ran: Ranks of this class that ran, whose calls are equal.
         step: Its iteration.
         samples_ns: Segments of timed iterations, each as long as `step.segments_ns`.
         spread: Relative difference of the compute time of an iteration between ranks that were timed; 0 if one was.
         peak_bytes: Most memory in use; of `rank`.
-        timed: Ranks of this kind whose own work was timed.
+        timed: Ranks of this class whose own work was timed.
         sizes: Bytes of the uneven calls in each of `samples_ns`; int [samples, uneven calls].
     """
 
@@ -55,22 +55,20 @@ class Job(msgspec.Struct, frozen=True):
     Attributes:
         world: Ranks.
         groups: All process groups, in order of creation; number 0 holds everybody.
-        kinds: Of ranks.
-        kind_of: Kind of each rank, `world` of them.
+        classes: Of ranks.
+        kind_of: Class of each rank, `world` of them.
         local_world: Ranks of a host.
         script: With its arguments.
-        residual: Of aligning the slices that were timed; None if nothing can be left, or in older captures.
-        unlike: Timed ranks that make the calls of others but work longer or shorter; each is in a kind of its own.
+        unlike: Timed ranks that make the calls of others but work longer or shorter; each is in a class of its own.
         format: Of the file.
     """
 
     world: int
     groups: list[Group]
-    kinds: list[Kind]
-    kind_of: list[int]
+    classes: list[RankClass]
+    class_of: list[int]
     local_world: int
     script: list[str]
-    residual: Residual | None = None
     unlike: list[int] = []
     format: int = FORMAT
 
@@ -152,22 +150,22 @@ def fingerprint(step: Step, rank: int, layout: Layout) -> str:
             away = int(layout.position[family, call.peer] - layout.position[family, rank]) % size
         nbytes = -1 if call.is_uneven else call.nbytes
         rows.append((call.op, family, call.number, call.signature, nbytes, away, call.tag))
-    return digest([rows, step.moments, step.work])
+    return digest([rows, step.events, step.work])
 
 
 @dataclass
 class Block:
-    """Ranks of a kind that can be replayed as one array: their messages never go to each other.
+    """Ranks of a class that can be replayed as one array: their messages never go to each other.
 
     Attributes:
-        kind: Number of the kind.
+        class: Number of the class.
         ranks: Ascending; int64 [n].
-        slots: Of each call of the kind; int64 [n] each.
+        operations: Of each call of the class; int64 [n] each.
     """
 
-    kind: int
+    rank_class: int
     ranks: Ints
-    slots: list[Ints]
+    operations: list[Ints]
 
 
 @dataclass
@@ -178,14 +176,14 @@ class Graph:
         job: The job.
         layout: Its groups as families.
         blocks: Every rank is in one.
-        members: How many ranks launch each slot; int64 [slots].
-        before: The slot that the same group has to finish first, -1 if none; int64 [slots].
-        last: The group's queue of each slot, -1 for messages; int64 [slots].
+        members: How many ranks launch each operation; int64 [operations].
+        before: The operation that the same group has to finish first, -1 if none; int64 [operations].
+        last: The group's queue of each operation, -1 for messages; int64 [operations].
         queues: Number of queues: one for each group.
-        calls: (operation, bytes, family or -1) of each class of slots.
-        call_of: Class of each slot; int64 [slots].
-        row_of: Row of the slot's group in its family, or index of the message; int64 [slots].
-        pair: Sender and receiver of each message slot, else -1; int64 [slots, 2].
+        calls: (operation, bytes, family or -1) of each class of operations.
+        call_of: Class of each operation; int64 [operations].
+        row_of: Row of the operation's group in its family, or index of the message; int64 [operations].
+        pair: Sender and receiver of each message operation, else -1; int64 [operations, 2].
     """
 
     job: Job
@@ -205,11 +203,29 @@ class Graph:
         """Ranks."""
         return self.job.world
 
+    @cached_property
+    def groups_of(self) -> dict[int, list[int]]:
+        """Numbers of the groups that each rank is in."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for number, group in enumerate(self.job.groups):
+            for rank in group.ranks:
+                found[rank].append(number)
+        return found
+
     def nodes_and_edges(self) -> tuple[int, int]:
         """Count nodes (segments and calls of all ranks) and edges (program order and calls' members)."""
-        nodes = sum(len(block.ranks) * (len(self.job.kinds[block.kind].step.moments) + 1) for block in self.blocks)
-        edges = sum(len(block.ranks) * len(self.job.kinds[block.kind].step.moments) * 2 for block in self.blocks)
+        nodes = sum(
+            len(block.ranks) * (len(self.job.classes[block.rank_class].step.events) + 1) for block in self.blocks
+        )
+        edges = sum(len(block.ranks) * len(self.job.classes[block.rank_class].step.events) * 2 for block in self.blocks)
         return nodes + len(self.members), edges
+
+
+def rows_of(blocks: Sequence[Block], ranks: Iterable[int] | None) -> list[tuple[int, int, int]]:
+    """Return block number, row and rank of these ranks, or of all."""
+    wanted = None if ranks is None else set(ranks)
+    return [(at, row, rank) for at, block in enumerate(blocks) for row, rank in enumerate(block.ranks.tolist())
+            if wanted is None or rank in wanted]  # fmt: skip
 
 
 def build(job: Job) -> Graph:
@@ -220,32 +236,32 @@ def build(job: Job) -> Graph:
             files and lines are named.
     """
     layout = lay_out(job.groups, job.world)
-    kind_of = np.array(job.kind_of, np.int64)
-    ranks_of = [np.flatnonzero(kind_of == kind) for kind in range(len(job.kinds))]
-    shared = _collectives_of_kinds(job, layout)
-    _check_collectives(job, layout, kind_of, shared)
-    makers = _Slots(job, layout)
+    class_of = np.array(job.class_of, np.int64)
+    ranks_of = [np.flatnonzero(class_of == rank_class) for rank_class in range(len(job.classes))]
+    shared = _collectives_of_classes(job, layout)
+    _check_collectives(job, layout, class_of, shared)
+    makers = _Numbering(job, layout)
     for family, calls in enumerate(_longest(shared, len(layout.families))):
         makers.add_family(family, calls)
     makers.add_messages(ranks_of)
     blocks = []
-    for kind, ranks in enumerate(ranks_of):
-        for part in _apart(job.kinds[kind].step, ranks, layout):
-            calls = job.kinds[kind].step.calls
-            blocks.append(Block(kind, part, [makers.slots_of(call, part) for call in calls]))
+    for rank_class, ranks in enumerate(ranks_of):
+        for part in _apart(job.classes[rank_class].step, ranks, layout):
+            calls = job.classes[rank_class].step.calls
+            blocks.append(Block(rank_class, part, [makers.operations_of(call, part) for call in calls]))
     members = np.zeros(makers.count, np.int64)
     for block in blocks:
-        for slots in block.slots:
-            np.add.at(members, slots, 1)
+        for operations in block.operations:
+            np.add.at(members, operations, 1)
     return makers.graph(blocks, members)
 
 
-def _collectives_of_kinds(job: Job, layout: Layout) -> list[dict[int, list[Call]]]:
-    """Collectives of each kind, by family."""
+def _collectives_of_classes(job: Job, layout: Layout) -> list[dict[int, list[Call]]]:
+    """Collectives of each class, by family."""
     shared: list[dict[int, list[Call]]] = []
-    for kind in job.kinds:
+    for rank_class in job.classes:
         mine: dict[int, list[Call]] = defaultdict(list)
-        for call in kind.step.calls:
+        for call in rank_class.step.calls:
             if not call.is_pairwise:
                 mine[layout.family_of(call.group)].append(call)
         shared.append(mine)
@@ -256,19 +272,19 @@ def _longest(shared: list[dict[int, list[Call]]], families: int) -> list[list[Ca
     return [max((mine.get(family, []) for mine in shared), key=len) for family in range(families)]
 
 
-def _check_collectives(job: Job, layout: Layout, kind_of: Ints, shared: list[dict[int, list[Call]]]) -> None:
+def _check_collectives(job: Job, layout: Layout, class_of: Ints, shared: list[dict[int, list[Call]]]) -> None:
     for family, ranks in enumerate(layout.families):
-        kinds_GM = kind_of[ranks]
+        classes_GM = class_of[ranks]
         seen: set[tuple[int, ...]] = set()
-        for row, kinds in enumerate(np.sort(kinds_GM, axis=1)):
-            key = tuple(dict.fromkeys(kinds.tolist()))
+        for row, classes in enumerate(np.sort(classes_GM, axis=1)):
+            key = tuple(dict.fromkeys(classes.tolist()))
             if key in seen:
                 continue
             seen.add(key)
-            first = int(kinds_GM[row, 0])
+            first = int(classes_GM[row, 0])
             for other in key:
                 if other != first:
-                    whom = int(ranks[row, np.flatnonzero(kinds_GM[row] == other)[0]])
+                    whom = int(ranks[row, np.flatnonzero(classes_GM[row] == other)[0]])
                     _compare(shared[first].get(family, []), shared[other].get(family, []), int(ranks[row, 0]), whom,
                              _named(job, layout, family, row))  # fmt: skip
 
@@ -284,23 +300,19 @@ def _compare(mine: list[Call], theirs: list[Call], me: int, them: int, group: st
         same_size = one.nbytes == other.nbytes or one.op == "all_to_all"
         if one.op != other.op or one.signature != other.signature or not same_size:
             raise GraphError(
-                f"call {number} of {group} does not fit: rank {me} makes {_words(one)}, rank {them} {_words(other)}. "
+                f"call {number} of {group} does not fit: rank {me} makes {one}, rank {them} {other}. "
                 "All members must make the same calls in the same order with equal sizes."
             )
     if len(mine) != len(theirs):
         few, many, lacking, having = (theirs, mine, them, me) if len(mine) > len(theirs) else (mine, theirs, me, them)
         raise GraphError(
-            f"call {len(few)} of {group} lacks a member: rank {having} makes {_words(many[len(few)])}, rank {lacking} "
+            f"call {len(few)} of {group} lacks a member: rank {having} makes {many[len(few)]}, rank {lacking} "
             f"makes only {len(few)} calls there in an iteration."
         )
 
 
-def _words(call: Call) -> str:
-    return f"{call.op} of {call.signature or 'nothing'} ({call.nbytes:,} bytes) at {call.site}"
-
-
 def _apart(step: Step, ranks: Ints, layout: Layout) -> list[Ints]:
-    """Ranks of a kind by their places in groups in which the kind sends."""
+    """Ranks of a class by their places in groups in which the class sends."""
     families = sorted({layout.family_of(call.group) for call in step.calls if call.is_pairwise})
     if not families or len(ranks) < 2:
         return [ranks]
@@ -310,7 +322,7 @@ def _apart(step: Step, ranks: Ints, layout: Layout) -> list[Ints]:
     return [ranks[which == one] for one in range(int(which.max()) + 1)]
 
 
-class _Slots:
+class _Numbering:
     """Numbers collectives and messages."""
 
     def __init__(self, job: Job, layout: Layout) -> None:
@@ -333,7 +345,7 @@ class _Slots:
         return len(self.calls) - 1
 
     def add_family(self, family: int, calls: Sequence[Call]) -> None:
-        """Slots of all collectives of a family: number by number, row by row."""
+        """Number all collectives of a family: number by number, row by row."""
         rows = len(self.layout.families[family])
         self._base[family] = self.count
         here = np.arange(rows, dtype=np.int64)
@@ -366,11 +378,11 @@ class _Slots:
         return self._owner[id(call)]
 
     def add_messages(self, ranks_of: Sequence[Ints]) -> None:
-        """Slots of all messages; sends and receives must be each other's."""
-        self._owner = {id(call): kind.rank for kind in self.job.kinds for call in kind.step.calls}
+        """Number all messages; sends and receives must be each other's."""
+        self._owner = {id(call): rank_class.rank for rank_class in self.job.classes for call in rank_class.step.calls}
         sides: dict[str, list[tuple[Ints, Ints, Call]]] = {"send": [], "recv": []}
-        for kind, ranks in zip(self.job.kinds, ranks_of, strict=True):
-            for call in kind.step.calls:
+        for rank_class, ranks in zip(self.job.classes, ranks_of, strict=True):
+            for call in rank_class.step.calls:
                 if call.is_pairwise:
                     sides[call.op].append((self._message_keys(call, ranks), ranks, call))
         sent, by_send = self._sorted(sides["send"])
@@ -383,8 +395,8 @@ class _Slots:
         if np.any(sizes != other):
             at = int(np.flatnonzero(sizes != other)[0])
             mine, theirs = _find(at, by_send, sides["send"]), _find(at, by_receive, sides["recv"])
-            raise GraphError(f"a message has two sizes: rank {mine[0]} makes {_words(mine[1])}, rank {theirs[0]} "
-                             f"{_words(theirs[1])}.")  # fmt: skip
+            raise GraphError(f"a message has two sizes: rank {mine[0]} makes {mine[1]}, rank {theirs[0]} "
+                             f"{theirs[1]}.")  # fmt: skip
         n = len(sent)
         which, where = np.unique(sizes, return_inverse=True)
         classes = np.array([self._class("send", int(size), -1) for size in which], np.int64)
@@ -416,12 +428,12 @@ class _Slots:
             ends = int(mine[alone[0]]) // 1_000_003
             peer = ends % self.job.world if verb == "send" else ends // self.job.world
             raise GraphError(
-                f"rank {rank} makes {_words(call)} {'to' if verb == 'send' else 'from'} rank {peer}, which has no "
-                f"{other} for it (tag {call.tag}, number {call.number} in the iteration)."
+                f"rank {rank} makes {call}, for which rank {peer} has no "
+                f"{other} (tag {call.tag}, number {call.number} in the iteration)."
             )
 
-    def slots_of(self, call: Call, ranks: Ints) -> Ints:
-        """Slot of this call on each of these ranks."""
+    def operations_of(self, call: Call, ranks: Ints) -> Ints:
+        """Return the operation of this call on each of these ranks."""
         if call.is_pairwise:
             found = np.searchsorted(self._keys, self._message_keys(call, ranks))
             return found.astype(np.int64) + self._first_message

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +29,10 @@ from torch.autograd.profiler import record_function
 from prismllm.errors import SlicingError
 from prismllm.model import UNEVEN, Call, Group
 
+if TYPE_CHECKING:
+    from prismllm.session import CaptureHook
+    from prismllm.taint import Watch
+
 GLOO_TIMEOUT = timedelta(seconds=90)
 #: Payloads up to this size are kept for other slices: Python objects, shapes, flags.
 KEPT_BYTES = 65_536
@@ -36,39 +40,6 @@ MARK = "prismllm::call"
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
 _OBJECTS = ("recv_object_list", "broadcast_object_list", "scatter_object_list")
-
-
-class CallHook(Protocol):
-    """Records each call, and may let time pass in it."""
-
-    def number(self, op: str, group: int, peer: int, tag: int) -> int:
-        """Return how many such calls came before in this iteration."""
-
-    def enter(self) -> int:
-        """The rank's own work stops."""
-
-    def launched(self, call: Call) -> int:
-        """A call is launched and the rank's own work goes on; its place among the iteration's calls."""
-
-    def ask(self, place: int) -> None:
-        """Let as much time pass as the call takes."""
-
-    def waited(self, place: int, iteration: int) -> None:
-        """The rank has waited for a call of this iteration, and its own work goes on."""
-
-    @property
-    def iteration(self) -> int:
-        """The iteration that runs now."""
-
-
-class Unsent(Protocol):
-    """Follows values that no rank has sent."""
-
-    def add(self, tensor: Tensor, site: str) -> None:
-        """Mark a tensor of zeros that no rank has sent; received at `site`."""
-
-    def site_of(self, tensor: Tensor) -> str | None:
-        """Return where such a value was received; None if it is real or unknown."""
 
 
 class Slice:
@@ -91,8 +62,8 @@ class Slice:
         members: Sequence[int],
         store: Any,
         payloads: Path,
-        hook: CallHook,
-        unsent: Unsent,
+        hook: CaptureHook,
+        unsent: Watch,
     ) -> None:
         self.rank, self.world, self.members = rank, world, tuple(members)
         self.payloads, self.hook, self.unsent = payloads, hook, unsent
@@ -134,7 +105,7 @@ class SlicedWork(dist.Work):  # type: ignore[misc]
     #: Calls without a wait that are still under way, with the memory that they use.
     dropped: ClassVar[list[tuple[Sequence[Any], Any]]] = []
 
-    def __init__(self, hook: CallHook, place: int, outputs: list[Tensor], real: Sequence[Any], held: Any) -> None:
+    def __init__(self, hook: CaptureHook, place: int, outputs: list[Tensor], real: Sequence[Any], held: Any) -> None:
         super().__init__()
         self._hook, self._place, self._outputs, self._real, self._held = hook, place, outputs, real, held
         self._iteration = hook.iteration
@@ -608,12 +579,10 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         raise self._unknown("recv from any source", "whose message comes first is not decided by the script. Name it.")
 
     def split_group(self, *_: Any, **__: Any) -> Any:
-        """Refused."""
-        raise self._unknown("split_group", "make the group with dist.new_group or a DeviceMesh.")
+        """Refused, as `merge_remote_group` is."""
+        raise self._unknown("split_group or merge_remote_group", "use dist.new_group or a DeviceMesh.")
 
-    def merge_remote_group(self, *_: Any, **__: Any) -> Any:
-        """Refused."""
-        raise self._unknown("merge_remote_group", "make the group with dist.new_group or a DeviceMesh.")
+    merge_remote_group = split_group
 
     def allgather_coalesced(self, *_: Any, **__: Any) -> Any:
         """Refused."""

@@ -1,4 +1,4 @@
-"""Measures what communication costs on this machine: real gloo groups whose members call at an agreed moment.
+"""Measures what communication costs on this machine: real gloo groups whose members call at an agreed time.
 
 Each figure is the median of several calls, from the coming of the last member to the leaving of the last one, without
 the time in which a member's thread was ready and no core was free.
@@ -7,9 +7,7 @@ the time in which a member's thread was ready and no core was free.
 from __future__ import annotations
 
 import os
-import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +18,8 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
+from torch import multiprocessing
+from torch.multiprocessing.spawn import ProcessException
 
 from prismllm.costs import Costs, Measured
 from prismllm.errors import InputError, ScriptError
@@ -32,9 +32,7 @@ _AHEAD_S = 0.01
 _PATIENCE_S = 120.0
 
 
-def measure(
-    members: Sequence[int], out: Path, sizes: Sequence[int] = SIZES, *, world: int = 0, is_urgent: bool = False
-) -> Costs:
+def measure(members: Sequence[int], out: Path, sizes: Sequence[int] = SIZES, *, world: int = 0) -> Costs:
     """Measure groups of these sizes and write a file of costs.
 
     Args:
@@ -43,57 +41,36 @@ def measure(
         sizes: Payloads, bytes.
         world: Processes, in as many groups as there is room for, which all call at the same time; the largest number of
             members by default.
-        is_urgent: With real-time priority, which needs the right to it.
 
     Raises:
-        InputError: That right is missing, or a group does not fit.
+        InputError: A group does not fit.
         ScriptError: A process failed or hung.
     """
     world = world or max(members)
     if min(members) < 2 or max(members) > world:
         raise InputError(f"groups have 2 to {world} members, not {list(members)}")
-    if is_urgent:
-        try:
-            os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-        except PermissionError:
-            raise InputError("real-time priority is not allowed here; measure without --urgent") from None
-    rows = _measure(members, world, sizes, is_urgent)
+    rows = _measure(members, world, sizes)
     said = f"measured with gloo, {world} processes of one machine in groups of {', '.join(map(str, members))}"
     costs = Costs(table=rows, where=said)
     write_record(out, costs)
     return costs
 
 
-def _measure(members: Sequence[int], world: int, sizes: Sequence[int], is_urgent: bool) -> list[Measured]:
+def _measure(members: Sequence[int], world: int, sizes: Sequence[int]) -> list[Measured]:
     with tempfile.TemporaryDirectory() as folder:
-        children = [_fork(rank, world, members, sizes, Path(folder), is_urgent) for rank in range(world)]
+        args = world, members, sizes, Path(folder)
+        started = multiprocessing.start_processes(_member, args, world, join=False, start_method="fork")
         until = time.monotonic() + _PATIENCE_S
-        while children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid in children:
-                children.remove(pid)
-            if (pid and status) or time.monotonic() > until:
-                for one in children:
-                    os.kill(one, signal.SIGKILL)
-                    os.waitpid(one, 0)
-                raise ScriptError(f"measuring {world} processes failed" if status else "measuring did not finish")
-            time.sleep(0.01)
+        try:
+            while not started.join(max(0.0, until - time.monotonic())):
+                if time.monotonic() > until:
+                    raise ScriptError("measuring did not finish")
+        except ProcessException as error:
+            raise ScriptError(f"measuring {world} processes failed: {error}") from None
+        finally:
+            for process in started.processes:
+                process.kill()
         return msgspec.json.decode((Path(folder) / "rows.json").read_bytes(), type=list[Measured])
-
-
-def _fork(rank: int, world: int, members: Sequence[int], sizes: Sequence[int], folder: Path, is_urgent: bool) -> int:
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        if is_urgent:
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-        _member(rank, world, members, sizes, folder)
-        status = 0
-    finally:
-        os._exit(status)
 
 
 def _member(rank: int, world: int, members: Sequence[int], sizes: Sequence[int], folder: Path) -> None:

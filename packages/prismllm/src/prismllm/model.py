@@ -1,7 +1,7 @@
 """Records of a capture: what a rank did, call by call.
 
-A rank's life is a row of *moments*: it launches a communication call, or it waits for one that it has launched. Before
-each moment lies a *segment* of its own work. An iteration ends with the optimizer's step.
+A rank's life is a row of *events*: it launches a communication call, or it waits for one that it has launched. Before
+each event lies a *segment* of its own work. An iteration ends with the optimizer's step.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ class Call(msgspec.Struct, frozen=True):
         """A send or a receive."""
         return self.op in PAIRWISE
 
+    def __str__(self) -> str:
+        to = f" {'to' if self.op == 'send' else 'from'} rank {self.peer}" if self.is_pairwise else ""
+        return f"{self.op}{to} of {self.signature or 'nothing'} ({self.nbytes:,} bytes) at {self.site}"
+
     @property
     def is_uneven(self) -> bool:
         """An all-to-all whose sizes may differ between ranks and iterations, as those of a mixture of experts."""
@@ -65,8 +69,8 @@ class Step(msgspec.Struct, frozen=True):
 
     Attributes:
         calls: Communication calls.
-        moments: i >= 0: call i is launched; -1 - i: call i is waited for.
-        segments_ns: Own work before each moment, and after the last one; nanoseconds, one more than `moments`.
+        events: i >= 0: call i is launched; -1 - i: call i is waited for.
+        segments_ns: Own work before each event, and after the last one; nanoseconds, one more than `events`.
         work: Digest of the operators (name and shapes) in each segment; empty where they were not recorded.
         grown_bytes: Memory allocated less memory freed in each segment; empty where not recorded.
         peak_bytes: Most memory in use since the start of the process, at any time in each segment; likewise.
@@ -74,7 +78,7 @@ class Step(msgspec.Struct, frozen=True):
     """
 
     calls: list[Call]
-    moments: list[int]
+    events: list[int]
     segments_ns: list[int]
     work: list[str] = []
     grown_bytes: list[int] = []
@@ -94,35 +98,6 @@ class Group(msgspec.Struct, frozen=True):
     ranks: list[int]
     description: str
     site: str
-
-
-class Residual(msgspec.Struct, frozen=True):
-    """The differences that remain when slices that were timed apart are aligned by the calls that they share.
-
-    Attributes:
-        seconds: Root mean square of the differences between the moments at which runs come to the same call.
-        share: The same, of the mean own work in an iteration, 0-1.
-        worst_s: The largest difference, seconds; above 0 if the run comes late.
-        worst_rank: Rank of that run, or one like it.
-        worst_call: Operation and place of that call.
-        runs: Iterations that were timed and aligned, each by one offset.
-        calls: Calls by which they were aligned.
-    """
-
-    seconds: float
-    share: float
-    worst_s: float
-    worst_rank: int
-    worst_call: str
-    runs: int
-    calls: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.runs} timed iterations aligned by {self.calls} shared calls: residual "
-            f"{1e3 * self.seconds:.2f} ms, {100 * self.share:.2f} % of an iteration's own work; the worst is "
-            f"{1e3 * self.worst_s:+.2f} ms on rank {self.worst_rank} at {self.worst_call}"
-        )
 
 
 class RankRecord(msgspec.Struct, frozen=True):

@@ -1,13 +1,13 @@
 """Finds which ranks are alike, by running some and checking others.
 
 Ranks are told apart by their places in the job's groups. A few places of each family are tried; a family along which
-the fingerprints change counts, and all its places are run; one along which they do not change, does not. Every kind is
+the fingerprints change counts, and all its places are run; one along which they do not change, does not. Every class is
 then run a second time on the rank that is farthest away in all that was said not to count, and must come out equal.
-Calls and operators cannot tell a rank that only works longer. So ranks of each kind that are chosen at random are
-timed, and all ranks where that is cheap; those that work longer or shorter become kinds of their own. The prediction
+Calls and operators cannot tell a rank that only works longer. So ranks of each class that are chosen at random are
+timed, and all ranks where that is cheap; those that work longer or shorter become classes of their own. The prediction
 states the risk of ranks that were not timed. `every_rank=True` runs and times all of them.
 
-Source: PrismLLM proves nothing of this kind in what is public; the procedure is this implementation's own.
+Source: PrismLLM proves nothing of this class in what is public; the procedure is this implementation's own.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from prismllm.alignment import align
 from prismllm.capture import CaptureOptions, RankRunner, capture_alone, capture_slices, in_slices, prepare
 from prismllm.errors import DivergenceError, SlicingError
-from prismllm.graph import Job, Kind, Layout, fingerprint, lay_out
+from prismllm.graph import Job, Layout, RankClass, fingerprint, lay_out
 from prismllm.model import RankRecord, Step, write_record
-from prismllm.recorder import check_repeats, describe
+from prismllm.recorder import check_repeats
 
 Say = Callable[[str], None]
-#: Ranks of each kind that are chosen at random and timed, beside the first one.
+#: Ranks of each class that are chosen at random and timed, beside the first one.
 _CHOSEN = 2
 #: Times that a rank which stands out is timed again, beside one that does not.
 _AGAIN = 3
-#: Ranks of one kind work equally long if their shortest timed iterations differ by at most this share of the shorter
+#: Ranks of one class work equally long if their shortest timed iterations differ by at most this share of the shorter
 #: one, or by at most so many nanoseconds. Equal ranks on shared cores differ by up to 0.1.
 _UNLIKE = 0.2
 _UNLIKE_NS = 1_000_000
@@ -98,11 +97,11 @@ class Explored:
 def capture_job(
     options: CaptureOptions, *, every_rank: bool = False, say: Say = lambda _: None, runner: RankRunner | None = None
 ) -> Job:
-    """Capture a job: find kinds, check each on one more rank, time one or two of each, write `job.json`.
+    """Capture a job: find classes, check each on one more rank, time one or two of each, write `job.json`.
 
     Args:
         options: Script, world, slices, directory.
-        every_rank: Run every rank instead of some of each kind.
+        every_rank: Run every rank instead of some of each class.
         say: Told of the progress.
         runner: An open process with torch loaded, to capture several jobs with; its options become these.
 
@@ -124,7 +123,7 @@ def capture_job(
 
 
 def _explore(found: Explored) -> dict[int, tuple[int, ...]]:
-    """Run the ranks that tell kinds apart, and a second one of each kind.
+    """Run the ranks that tell classes apart, and a second one of each class.
 
     Returns:
         For each rank of the world, the places that count; one rank of each has run at least.
@@ -178,13 +177,13 @@ def _refuse(one: RankRecord, other: RankRecord) -> None:
     what = "their operators differ"
     for place, (a, b) in enumerate(zip(mine.calls, theirs.calls, strict=False)):
         if (a.op, a.signature, a.nbytes, a.tag) != (b.op, b.signature, b.nbytes, b.tag):
-            what = f"call {place} is {describe(a)} on the one and {describe(b)} on the other"
+            what = f"call {place} is {a} on the one and {b} on the other"
             break
     else:
         segment = next((at for at, (a, b) in enumerate(zip(mine.work, theirs.work, strict=False)) if a != b), -1)
         if segment >= 0:
             near = mine.calls[min(segment, len(mine.calls) - 1)] if mine.calls else None
-            what += f" before moment {segment}" + (f" (near {near.site})" if near else "")
+            what += f" before event {segment}" + (f" (near {near.site})" if near else "")
     raise DivergenceError(
         f"ranks {one.rank} and {other.rank} have the same places in all groups that count, but do not do the same: "
         f"{what}. Run every rank (--all), or make the script treat them alike."
@@ -192,56 +191,55 @@ def _refuse(one: RankRecord, other: RankRecord) -> None:
 
 
 def _assemble(found: Explored, keys: dict[int, tuple[int, ...]], *, every_rank: bool) -> Job:
-    """Return the job. A kind has one fingerprint and one time; a rank that did not run takes those of its places."""
+    """Return the job. A class has one fingerprint and one time; a rank that did not run takes those of its places."""
     options = found.runner.options
     print_of_key = {keys[rank]: found.prints[rank] for rank in found.records}
     numbers: dict[str, int] = {}
-    kind_of = [numbers.setdefault(print_of_key[keys[rank]], len(numbers)) for rank in range(options.world)]
-    first_of = {kind_of[rank]: rank for rank in sorted(found.records, reverse=True)}
-    times, apart = _time_ranks(found, kind_of, first_of, every_rank=every_rank)
-    usual: list[Kind] = []
-    unlike: list[Kind] = []
+    class_of = [numbers.setdefault(print_of_key[keys[rank]], len(numbers)) for rank in range(options.world)]
+    first_of = {class_of[rank]: rank for rank in sorted(found.records, reverse=True)}
+    times, apart = _time_ranks(found, class_of, first_of, every_rank=every_rank)
+    usual: list[RankClass] = []
+    unlike: list[RankClass] = []
     for number in range(len(numbers)):
-        mine = {rank: one for rank, one in times.items() if kind_of[rank] == number}
-        ran = [rank for rank in found.records if kind_of[rank] == number and rank not in apart]
+        mine = {rank: one for rank, one in times.items() if class_of[rank] == number}
+        ran = [rank for rank in found.records if class_of[rank] == number and rank not in apart]
         most = {rank: one for rank, one in mine.items() if rank not in apart}
-        usual.append(_kind(found, first_of[number], ran, most))
+        usual.append(_rank_class(found, first_of[number], ran, most))
         parts = _by_time({rank: one for rank, one in mine.items() if rank in apart})
-        unlike += [_kind(found, first_of[number], [], one) for one in parts]
-    for number, kind in enumerate(unlike, len(usual)):
-        for rank in kind.timed:
-            kind_of[rank] = number
-    kinds = [*usual, *unlike]
+        unlike += [_rank_class(found, first_of[number], [], one) for one in parts]
+    for number, rank_class in enumerate(unlike, len(usual)):
+        for rank in rank_class.timed:
+            class_of[rank] = number
+    classes = [*usual, *unlike]
     return Job(
         options.world,
         found.records[min(found.records)].groups,
-        kinds,
-        kind_of,
+        classes,
+        class_of,
         options.local_world,
         list(options.script),
-        align(kinds, _layout(found)),
-        sorted(rank for kind in unlike for rank in kind.timed),
+        sorted(rank for rank_class in unlike for rank in rank_class.timed),
     )
 
 
 def _time_ranks(
-    found: Explored, kind_of: Sequence[int], first_of: dict[int, int], *, every_rank: bool
+    found: Explored, class_of: Sequence[int], first_of: dict[int, int], *, every_rank: bool
 ) -> tuple[dict[int, RankRecord], set[int]]:
-    """Time some ranks of each kind, each alone; all ranks where that is cheap.
+    """Time some ranks of each class, each alone; all ranks where that is cheap.
 
     Returns:
-        Records of the ranks that were timed, and those of them that work longer or shorter than their kind.
+        Records of the ranks that were timed, and those of them that work longer or shorter than their class.
 
     Raises:
-        DivergenceError: A rank makes other calls than its kind.
+        DivergenceError: A rank makes other calls than its class.
     """
     options = found.runner.options
     random = Random(options.seed)
     chosen: list[int] = []
     for number, first in first_of.items():
-        others = [rank for rank in range(options.world) if kind_of[rank] == number and rank != first]
+        others = [rank for rank in range(options.world) if class_of[rank] == number and rank != first]
         chosen += [first, *random.sample(others, min(_CHOSEN, len(others)))]
-    found.say(f"{len(first_of)} kinds of ranks; time {len(chosen)} ranks, each alone")
+    found.say(f"{len(first_of)} rank classes; time {len(chosen)} ranks, each alone")
     begun = time.monotonic()
     times = _alone(found, chosen)
     each_s = (time.monotonic() - begun) / len(chosen)
@@ -251,32 +249,32 @@ def _time_ranks(
         times |= _alone(found, rest)
     for rank, record in times.items():
         found.check_groups(record)
-        first_record = found.records[first_of[kind_of[rank]]]
+        first_record = found.records[first_of[class_of[rank]]]
         if _calls(found, record) != _calls(found, first_record):
             _refuse(first_record, record)
-    return times, _unlike(found, times, kind_of, first_of)
+    return times, _unlike(found, times, class_of, first_of)
 
 
 def _unlike(
-    found: Explored, times: dict[int, RankRecord], kind_of: Sequence[int], first_of: dict[int, int]
+    found: Explored, times: dict[int, RankRecord], class_of: Sequence[int], first_of: dict[int, int]
 ) -> set[int]:  # fmt: skip
-    """Return the ranks that work longer or shorter than their kind each time that both are timed.
+    """Return the ranks that work longer or shorter than their class each time that both are timed.
 
     A rank that is cleared keeps the record that cleared it; in place.
     """
     usual: dict[int, int] = {}
     doubted: set[int] = set()
     for number in first_of:
-        most, *others = _by_time({rank: one for rank, one in times.items() if kind_of[rank] == number})
+        most, *others = _by_time({rank: one for rank, one in times.items() if class_of[rank] == number})
         usual[number] = sorted(most, key=lambda one: _least_ns(times[one]))[len(most) // 2]
         doubted |= {rank for one in others for rank in one}
     for _ in range(_AGAIN):
         if not doubted:
             break
-        found.say(f"time {len(doubted)} ranks again, which work longer or shorter than others of their kind")
-        again = _alone(found, sorted({*doubted, *(usual[kind_of[rank]] for rank in doubted)}))
+        found.say(f"time {len(doubted)} ranks again, which work longer or shorter than others of their class")
+        again = _alone(found, sorted({*doubted, *(usual[class_of[rank]] for rank in doubted)}))
         for rank in sorted(doubted):
-            reference = usual[kind_of[rank]]
+            reference = usual[class_of[rank]]
             if len(_by_time({rank: again[rank], reference: again[reference]})) == 1:
                 doubted.remove(rank)
                 times[rank] = again[rank]
@@ -297,7 +295,7 @@ def _alone(found: Explored, ranks: Sequence[int]) -> dict[int, RankRecord]:
 def _calls(found: Explored, record: RankRecord) -> str:
     """Return the fingerprint of a rank's calls, without its operators."""
     step = record.step
-    return fingerprint(Step(step.calls, step.moments, step.segments_ns), record.rank, _layout(found))
+    return fingerprint(Step(step.calls, step.events, step.segments_ns), record.rank, _layout(found))
 
 
 def _least_ns(record: RankRecord) -> int:
@@ -322,8 +320,8 @@ def _by_time(times: dict[int, RankRecord]) -> list[dict[int, RankRecord]]:
     return sorted(parts, key=len, reverse=True)
 
 
-def _kind(found: Explored, first: int, ran: Sequence[int], times: dict[int, RankRecord]) -> Kind:
-    """Return a kind: operators and memory of the rank `first`, calls and times of those that were timed."""
+def _rank_class(found: Explored, first: int, ran: Sequence[int], times: dict[int, RankRecord]) -> RankClass:
+    """Return a class: operators and memory of the rank `first`, calls and times of those that were timed."""
     shape = found.records[first]
     rank = first if first in times or not times else min(times)
     alone = times[rank]
@@ -331,9 +329,9 @@ def _kind(found: Explored, first: int, ran: Sequence[int], times: dict[int, Rank
         check_repeats(rank, found.records[rank].step, alone.step, found.runner.options.warmup)
     totals = [sum(one.step.segments_ns) for one in times.values()]
     calls = found.records.get(rank, alone).step.calls
-    step = Step(calls, shape.step.moments, alone.step.segments_ns, shape.step.work, shape.step.grown_bytes,
+    step = Step(calls, shape.step.events, alone.step.segments_ns, shape.step.work, shape.step.grown_bytes,
                 shape.step.peak_bytes, alone.step.busy_ns)  # fmt: skip
-    return Kind(
+    return RankClass(
         rank,
         sorted({*ran, *times}),
         step,

@@ -11,7 +11,7 @@ from prismllm.model import Call, Step
 
 
 class Recorder:
-    """The moments of one rank, iteration by iteration.
+    """The events of one rank, iteration by iteration.
 
     Args:
         clock_ns: Nanoseconds of a clock that only goes forward.
@@ -26,13 +26,13 @@ class Recorder:
 
     def _begin(self) -> None:
         self.calls: list[Call] = []
-        self.moments: list[int] = []
+        self.events: list[int] = []
         self._segments_ns: list[int] = []
         self._busy_ns: list[int] = []
         self._numbers: Counter[tuple[object, ...]] = Counter()
 
     def number(self, op: str, group: int, peer: int, tag: int) -> int:
-        """Count this call; return how many of its kind came before in this iteration."""
+        """Count this call; return how many of its class came before in this iteration."""
         key: tuple[object, ...] = (op, group, peer, tag) if op in ("send", "recv") else (group,)
         self._numbers[key] += 1
         return self._numbers[key] - 1
@@ -59,17 +59,17 @@ class Recorder:
             Its place among the calls of this iteration.
         """
         self.calls.append(call)
-        self.moments.append(len(self.calls) - 1)
+        self.events.append(len(self.calls) - 1)
         return len(self.calls) - 1
 
     def wait(self, place: int) -> None:
         """A call is waited for; between `enter` and `leave`."""
-        self.moments.append(-1 - place)
+        self.events.append(-1 - place)
 
     def end_step(self) -> Step:
         """The optimizer has stepped; the next iteration begins."""
         self.enter()
-        step = Step(self.calls, self.moments, self._segments_ns, busy_ns=self._busy_ns)
+        step = Step(self.calls, self.events, self._segments_ns, busy_ns=self._busy_ns)
         self.steps.append(step)
         self._begin()
         self.leave()
@@ -91,17 +91,17 @@ def check_repeats(rank: int, first: Step, other: Step, number: int) -> None:
     for place, (was, now) in enumerate(zip(first.calls, other.calls, strict=False)):
         if same_call(was) != same_call(now):
             raise DivergenceError(
-                f"rank {rank}, iteration {number}, call {place}: {describe(now)}, where an earlier iteration had "
-                f"{describe(was)}. Iterations must repeat: fix shapes (drop_last, padding), and seed what is random."
+                f"rank {rank}, iteration {number}, call {place}: {now}, where an earlier iteration had "
+                f"{was}. Iterations must repeat: fix shapes (drop_last, padding), and seed what is random."
             )
     if len(first.calls) != len(other.calls):
         longer, count = (other, len(first.calls)) if len(other.calls) > len(first.calls) else (first, len(other.calls))
         raise DivergenceError(
             f"rank {rank}, iteration {number}: {len(other.calls)} calls, an earlier iteration had {len(first.calls)}; "
-            f"the first that has no counterpart is {describe(longer.calls[count])}. Capture iterations without "
+            f"the first that has no counterpart is {longer.calls[count]}. Capture iterations without "
             "evaluation, checkpoint or logging calls (--warmup), or let every iteration make the same calls."
         )
-    if first.moments != other.moments:
+    if first.events != other.events:
         raise DivergenceError(
             f"rank {rank}, iteration {number}: the calls are waited for in another order than before; "
             "every iteration must wait in the same order."
@@ -112,9 +112,3 @@ def same_call(call: Call) -> tuple[object, ...]:
     """Return the values that are equal in two iterations if a rank repeats a call."""
     nbytes = -1 if call.is_uneven else call.nbytes
     return call.op, call.group, call.number, call.signature, nbytes, call.peer, call.tag
-
-
-def describe(call: Call) -> str:
-    """Describe a call, with its place in the script."""
-    to = f" {'to' if call.op == 'send' else 'from'} rank {call.peer}" if call.is_pairwise else ""
-    return f"{call.op}{to} of {call.signature} ({call.nbytes:,} bytes) at {call.site}"

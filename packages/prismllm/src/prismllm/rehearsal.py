@@ -10,8 +10,9 @@ import numpy as np
 
 from prismllm.costs import Costs, read_costs
 from prismllm.graph import Graph, Job, build
-from prismllm.model import Residual, read_record
-from prismllm.replay import Iteration, Plan, replay
+from prismllm.model import read_record
+from prismllm.replay import Iteration, replay
+from prismllm.views.path import shares
 from prismllm.whatif import Busy, Change, Hang, Network, parse
 
 #: Replays with drawn times for the upper end of the range.
@@ -61,7 +62,7 @@ class Risk:
                     f"is missed with a chance of {100 * self.missed:.0f} %")  # fmt: skip
         if self.unlike:
             shown = ", ".join(map(str, self.unlike[:8])) + (", …" if len(self.unlike) > 8 else "")
-            told += (f"; {len(self.unlike)} of {self.timed} timed ranks work longer or shorter than their kind "
+            told += (f"; {len(self.unlike)} of {self.timed} timed ranks work longer or shorter than their class "
                      f"({shown})")  # fmt: skip
             told += ", so untimed ones may, too (--check-seconds, --all)" if self.untimed else ""
         return told
@@ -129,45 +130,39 @@ class Rehearsal:
     @property
     def most_bytes(self) -> int:
         """The peak memory of the rank that needs most; bytes."""
-        return max(kind.peak_bytes for kind in self.job.kinds)
-
-    @property
-    def residual(self) -> Residual | None:
-        """The residual of aligning the slices that were timed apart; None if there is nothing to align."""
-        return self.job.residual
+        return max(rank_class.peak_bytes for rank_class in self.job.classes)
 
     @property
     def risk(self) -> Risk:
         """Return how many ranks were not timed, and the chance that a single slow one is among them."""
-        timed = len({rank for kind in self.job.kinds for rank in kind.timed})
+        timed = len({rank for rank_class in self.job.classes for rank in rank_class.timed})
         untimed = self.job.world - timed
         return Risk(timed, untimed, untimed / self.job.world, tuple(self.job.unlike))
 
     def run(self, changes: Sequence[Change | str] = (), *, iterations: int = 3, noise: int | None = None,
             keep: int = 1) -> list[Iteration]:  # fmt: skip
         """Replay iterations; return the last `keep` of them."""
-        return replay(self.graph, self.costs, Plan(iterations, read_changes(changes), noise, keep)).kept
+        return replay(self.graph, self.costs, read_changes(changes), iterations, noise=noise, keep=keep)[0]
 
     def predict(self, *changes: Change | str) -> Prediction:
         """Predict how long an iteration takes under these changes, with a range.
 
         Raises:
             InputError: A change cannot be read, or is about something that does not exist.
-            DeadlockError: Ranks wait for each other in a circle.
+            DeadlockError: Ranks wait for each other in a cycle.
         """
         wanted = read_changes(changes)
-        first = max((getattr(change, "since", 0) for change in wanted), default=0)
-        iterations = first + 3
-        last = replay(self.graph, self.costs, Plan(iterations, wanted))
-        seconds = last.seconds[-1]
-        compute_s, exposed_s = _shares(last.kept[-1], self.job.world)
+        iterations = first_of(wanted) + 3
+        kept, lengths = replay(self.graph, self.costs, wanted, iterations)
+        seconds, parts = lengths[-1], shares(self.graph, kept[-1])
+        compute_s, exposed_s = float(parts.own_s.max()), float((parts.exposed_s + parts.bubble_s).mean())
         if not np.isfinite(seconds):
-            hung = replay(self.graph, self.costs, Plan(first + 1, wanted)).kept[-1]
+            hung = self.run(wanted, iterations=first_of(wanted) + 1)[-1]
             return Prediction(seconds, seconds, seconds, compute_s, exposed_s, self.risk,
                               blocked(self.graph, hung, wanted))  # fmt: skip
         if any(
-            kind.sizes for kind in self.job.kinds
-        ):  # an uneven call costs as much as its largest member, not a median
+            rank_class.sizes for rank_class in self.job.classes
+        ):  # an uneven call costs as much as its largest member
             seconds = float(np.median([self._drawn(wanted, iterations, seed) for seed in range(_ROUNDS)]))
         shorter, longer = ([*wanted, Busy(by), Network(1 / by)] for by in (_SHORTER, _LONGER))
         low = min(seconds, self._drawn(shorter, iterations, None))
@@ -176,7 +171,7 @@ class Rehearsal:
 
     def _drawn(self, changes: Sequence[Change], iterations: int, seed: int | None) -> float:
         """Return the length of one iteration with drawn times, or with medians if there is no seed; seconds."""
-        return replay(self.graph, self.costs, Plan(iterations, changes, seed)).seconds[-1]
+        return replay(self.graph, self.costs, changes, iterations, noise=seed)[1][-1]
 
 
 def read_changes(changes: Sequence[Change | str]) -> list[Change]:
@@ -184,16 +179,9 @@ def read_changes(changes: Sequence[Change | str]) -> list[Change]:
     return [parse(change) if isinstance(change, str) else change for change in changes]
 
 
-def _shares(iteration: Iteration, world: int) -> tuple[float, float]:
-    """Return the own work of the busiest rank, and the mean time in communication calls; seconds."""
-    busiest, waited = 0.0, 0.0
-    for track in iteration.tracks:
-        with np.errstate(invalid="ignore"):
-            inside = np.nan_to_num(track.left_s - track.at_s).sum(axis=0) if len(track.at_s) else np.zeros(1)
-            own = np.nan_to_num(track.end_s - track.begin_s, posinf=0.0) - inside
-        busiest = max(busiest, float(np.where(np.isfinite(own), own, 0.0).max()))
-        waited += float(np.where(np.isfinite(inside), inside, 0.0).sum())
-    return busiest, waited / world
+def first_of(changes: Sequence[Change]) -> int:
+    """Return the first iteration in which all changes are in force."""
+    return max((getattr(change, "since", 0) for change in changes), default=0)
 
 
 def blocked(graph: Graph, iteration: Iteration, changes: Sequence[Change]) -> tuple[BlockedRank, ...]:
@@ -201,12 +189,12 @@ def blocked(graph: Graph, iteration: Iteration, changes: Sequence[Change]) -> tu
     culprits = {change.rank: change.op for change in changes if isinstance(change, Hang)}
     found = []
     for track in iteration.tracks:
-        kind = graph.job.kinds[track.block.kind]
+        rank_class = graph.job.classes[track.block.rank_class]
         never = ~np.isfinite(track.left_s)
         for at in np.flatnonzero(never.any(axis=0)):
             rank = int(track.block.ranks[at])
-            moment = kind.step.moments[int(np.argmax(never[:, at]))]
-            op = culprits.get(rank, moment if moment >= 0 else -1 - moment)
-            call = kind.step.calls[op]
+            event = rank_class.step.events[int(np.argmax(never[:, at]))]
+            op = culprits.get(rank, event if event >= 0 else -1 - event)
+            call = rank_class.step.calls[op]
             found.append(BlockedRank(rank, op, f"{call.op} at {call.site}", rank in culprits))
     return tuple(sorted(found, key=lambda one: (not one.is_culprit, one.rank)))

@@ -4,21 +4,21 @@ A call that all members have launched ends together after its cost; calls of one
 are rendezvous, as gloo's and NCCL's large ones are. Blocks of alike ranks move as arrays. Time that never comes is
 infinite: a hang is a segment without end, and every rank that needs it waits for ever.
 
-Shapes: W ranks of the job, n ranks of a block, M moments of a kind, S slots.
+Shapes: W ranks of the job, n ranks of a block, M events of a class, S operations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prismllm.costs import Costs, slot_seconds
+from prismllm.costs import Costs, operation_seconds
 from prismllm.errors import DeadlockError
-from prismllm.graph import Block, Graph, Kind
-from prismllm.whatif import Busy, Change, Compute, Cut, Hang, Network, Slow, check_change
+from prismllm.graph import Block, Graph, RankClass
+from prismllm.whatif import Busy, Change, Compute, Cut, Hang, Network, Slow, check_changes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -31,10 +31,10 @@ class Track:
     Attributes:
         block: Whose.
         begin_s: When the iteration began; float64 [n].
-        at_s: When each moment was reached, own work before it done; float64 [M, n].
+        at_s: When each event was reached, own work before it done; float64 [M, n].
         left_s: When it was over; float64 [M, n].
         end_s: When the iteration ended; float64 [n].
-        launches: Moment at which each call is launched.
+        launches: Event at which each call is launched.
     """
 
     block: Block
@@ -69,82 +69,65 @@ class Iteration:
         return ends
 
 
-@dataclass
-class Plan:
-    """The iterations, changes and noise of a replay.
-
-    Attributes:
-        iterations: How many.
-        changes: What is different from the capture.
-        noise: Seed of variations as they were measured; None for medians.
-        keep: How many of the last iterations are returned with their tracks.
-    """
-
-    iterations: int = 3
-    changes: Sequence[Change] = ()
-    noise: int | None = None
-    keep: int = 1
-
-
-@dataclass
-class Replayed:
-    """Iterations that were kept, and how long all of them took.
-
-    Attributes:
-        kept: The last ones.
-        seconds: From the last rank's end of one to that of the next; float64 [iterations].
-    """
-
-    kept: list[Iteration] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-
-
-def replay(graph: Graph, costs: Costs, plan: Plan) -> Replayed:
+def replay(
+    graph: Graph,
+    costs: Costs,
+    changes: Sequence[Change] = (),
+    iterations: int = 3,
+    *,
+    noise: int | None = None,
+    keep: int = 1,
+) -> tuple[list[Iteration], list[float]]:
     """Replay iterations of the graph.
 
     Args:
         graph: Of the job.
         costs: Of calls.
-        plan: Iterations, changes, noise.
+        changes: What is different from the capture.
+        iterations: How many.
+        noise: Seed of variations as they were measured; None for medians.
+        keep: How many of the last iterations are returned with their tracks.
+
+    Returns:
+        The last iterations, and the seconds of each iteration from the last rank's end of one to that of the next.
 
     Raises:
-        DeadlockError: Ranks wait for each other in a circle; ranks and calls are named.
+        DeadlockError: Ranks wait for each other in a cycle; ranks and calls are named.
         InputError: A change is about something that does not exist.
     """
     job = graph.job
-    hosts = -(-job.world // job.local_world)
-    calls_of = [len(job.kinds[kind].step.calls) for kind in job.kind_of]
-    for change in plan.changes:
-        check_change(change, job.world, calls_of, hosts)
-    cost_s = costs_of_slots(graph, costs, plan.changes)
-    segments = [samples_of(kind) for kind in job.kinds]
-    random = None if plan.noise is None else np.random.default_rng(plan.noise)
+    check_changes(changes, job)
+    cost_s = costs_of_operations(graph, costs, changes)
+    segments = [samples_of(rank_class) for rank_class in job.classes]
+    random = None if noise is None else np.random.default_rng(noise)
     now_W = np.zeros(job.world)
     queue_free = np.full(graph.queues, -np.inf)
-    result, before = Replayed(), 0.0
-    is_uneven = any(kind.sizes for kind in job.kinds)
-    for number in range(plan.iterations):
-        drawn = [draw(job.kinds[block.kind], len(block.ranks), random) for block in graph.blocks]
-        own = [own_seconds(graph, block, segments[block.kind], plan.changes, number, which)
+    kept: list[Iteration] = []
+    seconds: list[float] = []
+    before = 0.0
+    is_uneven = any(rank_class.sizes for rank_class in job.classes)
+    for number in range(iterations):
+        drawn = [draw(job.classes[block.rank_class], len(block.ranks), random) for block in graph.blocks]
+        own = [own_seconds(graph, block, segments[block.rank_class], changes, number, which)
                for block, which in zip(graph.blocks, drawn, strict=True)]  # fmt: skip
         if is_uneven and random is not None:
-            cost_s = costs_of_slots(graph, costs, plan.changes, drawn)
+            cost_s = costs_of_operations(graph, costs, changes, drawn)
         iteration = _run(graph, own, cost_s, now_W, queue_free)
         now_W = iteration.end_s(job.world)
         free_queues(graph, iteration.done_s, queue_free)
-        result.seconds.append(float(now_W.max() - before) if np.isfinite(before) else float("inf"))
+        seconds.append(float(now_W.max() - before) if np.isfinite(before) else float("inf"))
         before = float(now_W.max())
-        if number >= plan.iterations - plan.keep:
-            result.kept.append(iteration)
-    return result
+        if number >= iterations - keep:
+            kept.append(iteration)
+    return kept, seconds
 
 
-def samples_of(kind: Kind) -> Floats:
+def samples_of(rank_class: RankClass) -> Floats:
     """Return the segments of timed iterations in seconds; float64 [samples, M + 1]."""
-    return np.array(kind.samples_ns or [kind.step.segments_ns], float) / 1e9
+    return np.array(rank_class.samples_ns or [rank_class.step.segments_ns], float) / 1e9
 
 
-def draw(kind: Kind, ranks: int, random: np.random.Generator | None) -> Ints | None:
+def draw(rank_class: RankClass, ranks: int, random: np.random.Generator | None) -> Ints | None:
     """Draw a timed iteration for each segment of each rank, or for each rank where times follow uneven sizes.
 
     Returns:
@@ -152,35 +135,35 @@ def draw(kind: Kind, ranks: int, random: np.random.Generator | None) -> Ints | N
     """
     if random is None:
         return None
-    count, segments = max(1, len(kind.samples_ns)), len(kind.step.segments_ns)
-    which: Ints = random.integers(count, size=(1 if kind.sizes else segments, ranks))
+    count, segments = max(1, len(rank_class.samples_ns)), len(rank_class.step.segments_ns)
+    which: Ints = random.integers(count, size=(1 if rank_class.sizes else segments, ranks))
     return np.broadcast_to(which, (segments, ranks))
 
 
-def bytes_of_slots(graph: Graph, drawn: Sequence[Ints | None]) -> Ints:
-    """Return the payload of each slot; of an uneven call the largest of its members', drawn or median; int64 [S]."""
+def bytes_of_operations(graph: Graph, drawn: Sequence[Ints | None]) -> Ints:
+    """Return each operation's payload; of an uneven call the largest of its members', drawn or median; int64 [S]."""
     nbytes: Ints = np.array([nbytes for _, nbytes, _ in graph.calls], np.int64)[graph.call_of]
     seen: list[tuple[Ints, Ints]] = []
     for block, which in zip(graph.blocks, drawn, strict=True):
-        kind = graph.job.kinds[block.kind]
-        if not kind.sizes:
+        rank_class = graph.job.classes[block.rank_class]
+        if not rank_class.sizes:
             continue
-        uneven = [at for at, call in enumerate(kind.step.calls) if call.is_uneven]
-        sizes = np.array(kind.sizes, np.int64)
+        uneven = [at for at, call in enumerate(rank_class.step.calls) if call.is_uneven]
+        sizes = np.array(rank_class.sizes, np.int64)
         for column, at in enumerate(uneven):
             mine = np.median(sizes[:, [column]], axis=0).astype(np.int64) if which is None else sizes[which[0], column]
-            seen.append((block.slots[at], mine))
-    for slots, _ in seen:
-        nbytes[slots] = 0
-    for slots, mine in seen:
-        np.maximum.at(nbytes, slots, mine)
+            seen.append((block.operations[at], mine))
+    for operations, _ in seen:
+        nbytes[operations] = 0
+    for operations, mine in seen:
+        np.maximum.at(nbytes, operations, mine)
     return nbytes
 
 
-def costs_of_slots(
+def costs_of_operations(
     graph: Graph, costs: Costs, changes: Sequence[Change], drawn: Sequence[Ints | None] | None = None
 ) -> Floats:
-    """Return the seconds of each slot under these changes, with the samples that were drawn, if any; float64 [S]."""
+    """Return each operation's seconds under these changes, with the samples that were drawn, if any; float64 [S]."""
     local = graph.job.local_world
     count = len(graph.members)
     is_remote = np.zeros(count, bool)
@@ -211,8 +194,8 @@ def costs_of_slots(
             has &= (ends == cut.other).any(axis=1)
         bandwidth[messages[has]] *= cut.by
     ops = [op for op, _, _ in graph.calls]
-    nbytes = bytes_of_slots(graph, drawn or [None] * len(graph.blocks))
-    seconds = slot_seconds(costs, ops, graph.call_of, nbytes, sizes, is_remote, bandwidth)
+    nbytes = bytes_of_operations(graph, drawn or [None] * len(graph.blocks))
+    seconds = operation_seconds(costs, ops, graph.call_of, nbytes, sizes, is_remote, bandwidth)
     for change in changes:
         if isinstance(change, Network):
             seconds = seconds / change.by
@@ -228,26 +211,22 @@ def own_seconds(
     which: Ints | None,
 ) -> Floats:
     """Return the own work of each rank in each segment of an iteration; float64 [M + 1, n], or [M + 1, 1] if alike."""
-    moments = samples_s.shape[1]
+    events = samples_s.shape[1]
     n = len(block.ranks)
-    own = np.median(samples_s, axis=0)[:, None] if which is None else samples_s[which, np.arange(moments)[:, None]]
+    own = np.median(samples_s, axis=0)[:, None] if which is None else samples_s[which, np.arange(events)[:, None]]
     for change in changes:
         if isinstance(change, Compute):
             own = own * change.by
         if isinstance(change, Busy):
-            busy_ns = graph.job.kinds[block.kind].step.busy_ns
+            busy_ns = graph.job.classes[block.rank_class].step.busy_ns
             own = own + (change.by - 1) * (np.minimum(own, np.array(busy_ns)[:, None] / 1e9) if busy_ns else own)
-        if isinstance(change, Slow) and number >= change.since:
+        if isinstance(change, Slow | Hang) and change.rank in block.ranks:
             at = np.flatnonzero(block.ranks == change.rank)
-            if len(at):
-                own = np.broadcast_to(own, (moments, n)).copy() if own.shape[1] != n else own.copy()
+            own = np.broadcast_to(own, (events, n)).copy()
+            if isinstance(change, Hang) and number == change.since:
+                own[graph.job.classes[block.rank_class].step.events.index(change.op), at] = np.inf
+            elif isinstance(change, Slow) and number >= change.since:
                 own[:, at] *= change.by
-        if isinstance(change, Hang) and number == change.since:
-            at = np.flatnonzero(block.ranks == change.rank)
-            if len(at):
-                moment = graph.job.kinds[block.kind].step.moments.index(change.op)
-                own = np.broadcast_to(own, (moments, n)).copy() if own.shape[1] != n else own.copy()
-                own[moment, at] = np.inf
     return own
 
 
@@ -257,12 +236,12 @@ def free_queues(graph: Graph, done_s: Floats, queue_free: Floats) -> None:
     np.maximum.at(queue_free, graph.last[has], done_s[has])
 
 
-class Slots:
+class Operations:
     """Calls under way in one iteration.
 
     Args:
         graph: Of the job.
-        cost_s: Of each slot; float64 [S].
+        cost_s: Of each operation; float64 [S].
         queue_free: When each group's queue was free at last; float64 [queues].
     """
 
@@ -274,22 +253,22 @@ class Slots:
         self.done_s = np.full(count, np.nan)
         self._come = np.zeros(count, np.int64)
 
-    def launch(self, slots: NDArray[np.int64], now_s: Floats) -> None:
-        """Ranks come to slots; int64 [n], float64 [n]."""
-        np.maximum.at(self.ready_s, slots, now_s)
-        np.add.at(self._come, slots, 1)
+    def launch(self, operations: NDArray[np.int64], now_s: Floats) -> None:
+        """Ranks come to operations; int64 [n], float64 [n]."""
+        np.maximum.at(self.ready_s, operations, now_s)
+        np.add.at(self._come, operations, 1)
 
-    def lacking(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these slots still lack a member; bool [n]."""
-        return self._come[slots] < self._members[slots]
+    def lacking(self, operations: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of these operations still lack a member; bool [n]."""
+        return self._come[operations] < self._members[operations]
 
-    def settle(self, slots: NDArray[np.int64]) -> bool:
-        """Compute when these slots end, if all members have come to them and to earlier calls of their groups.
+    def settle(self, operations: NDArray[np.int64]) -> bool:
+        """Compute when these operations end, if all members have come to them and to earlier calls of their groups.
 
         Returns:
             True if all have an end now.
         """
-        chain = [np.unique(slots[np.isnan(self.done_s[slots])])]
+        chain = [np.unique(operations[np.isnan(self.done_s[operations])])]
         while len(chain[-1]):
             here = chain[-1]
             if np.any(self._come[here] < self._members[here]):
@@ -317,36 +296,36 @@ class Walker:
 
     def __init__(self, graph: Graph, block: Block, own_s: Floats, begin_s: Floats) -> None:
         self.block = block
-        self.moments = graph.job.kinds[block.kind].step.moments
-        count = len(self.moments)
+        self.events = graph.job.classes[block.rank_class].step.events
+        count = len(self.events)
         self._own_s = own_s
         self.next = 0
         self.is_inside = False
         self.now_s = begin_s.copy()
         shape = count, len(block.ranks)
-        launches = [at for at, moment in enumerate(self.moments) if moment >= 0]
+        launches = [at for at, event in enumerate(self.events) if event >= 0]
         self.track = Track(block, begin_s, np.empty(shape), np.empty(shape), begin_s, launches)
 
-    def advance(self, slots: Slots) -> bool:
+    def advance(self, operations: Operations) -> bool:
         """Advance until a call is not over; return True if the block has moved."""
         begun = self.next
-        while self.next < len(self.moments):
-            moment = self.moments[self.next]
+        while self.next < len(self.events):
+            event = self.events[self.next]
             if not self.is_inside:
                 self.now_s = self.now_s + self._own_s[self.next]
                 self.track.at_s[self.next] = self.now_s
                 self.is_inside = True
-            if moment >= 0:
-                slots.launch(self.block.slots[moment], self.now_s)
+            if event >= 0:
+                operations.launch(self.block.operations[event], self.now_s)
             else:
-                mine = self.block.slots[-1 - moment]
-                if not slots.settle(mine):
+                mine = self.block.operations[-1 - event]
+                if not operations.settle(mine):
                     return self.next > begun
-                self.now_s = np.maximum(self.now_s, slots.done_s[mine])
+                self.now_s = np.maximum(self.now_s, operations.done_s[mine])
             self.track.left_s[self.next] = self.now_s
             self.is_inside = False
             self.next += 1
-        if self.next == len(self.moments):
+        if self.next == len(self.events):
             self.track.end_s = self.now_s + self._own_s[self.next]
             self.next += 1
         return self.next > begun
@@ -354,24 +333,24 @@ class Walker:
     @property
     def is_through(self) -> bool:
         """True if the iteration is over for this block."""
-        return self.next > len(self.moments)
+        return self.next > len(self.events)
 
 
 def _run(graph: Graph, own: list[Floats], cost_s: Floats, now_W: Floats, queue_free: Floats) -> Iteration:
-    slots = Slots(graph, cost_s, queue_free)
+    operations = Operations(graph, cost_s, queue_free)
     walkers = [Walker(graph, block, own_s, now_W[block.ranks]) for block, own_s in zip(graph.blocks, own, strict=True)]
     waiting = walkers
     while waiting:
-        moved = [walker.advance(slots) for walker in waiting]
+        moved = [walker.advance(operations) for walker in waiting]
         waiting = [walker for walker in waiting if not walker.is_through]
         if not any(moved):
             apart = _apart(graph, own)
             if apart is None:
-                raise DeadlockError(_circle(graph, waiting, slots))
+                raise DeadlockError(_cycle(graph, waiting, operations))
             return _run(*apart, cost_s, now_W, queue_free)
     everything = np.arange(len(cost_s))
-    slots.settle(everything)
-    return Iteration([walker.track for walker in walkers], slots.ready_s, slots.done_s, cost_s)
+    operations.settle(everything)
+    return Iteration([walker.track for walker in walkers], operations.ready_s, operations.done_s, cost_s)
 
 
 def _apart(graph: Graph, own: list[Floats]) -> tuple[Graph, list[Floats]] | None:
@@ -381,13 +360,14 @@ def _apart(graph: Graph, own: list[Floats]) -> tuple[Graph, list[Floats]] | None
     blocks, times = [], []
     for block, own_s in zip(graph.blocks, own, strict=True):
         for at in range(len(block.ranks)):
-            blocks.append(Block(block.kind, block.ranks[at : at + 1], [one[at : at + 1] for one in block.slots]))
+            blocks.append(
+                Block(block.rank_class, block.ranks[at : at + 1], [one[at : at + 1] for one in block.operations])
+            )
             times.append(own_s if own_s.shape[1] == 1 else own_s[:, at : at + 1])
-    fields = {name: getattr(graph, name) for name in graph.__dataclass_fields__}
-    return Graph(**{**fields, "blocks": blocks}), times
+    return replace(graph, blocks=blocks), times
 
 
-def _circle(graph: Graph, waiting: list[Walker], slots: Slots) -> str:
+def _cycle(graph: Graph, waiting: list[Walker], operations: Operations) -> str:
     """Describe which rank waits for which, until a rank comes again."""
     at: dict[int, Walker] = {int(walker.block.ranks[0]): walker for walker in waiting}
     rank = next(iter(at))
@@ -396,12 +376,12 @@ def _circle(graph: Graph, waiting: list[Walker], slots: Slots) -> str:
     while rank not in chain:
         chain.append(rank)
         walker = at[rank]
-        place = -1 - walker.moments[walker.next]
-        call = graph.job.kinds[walker.block.kind].step.calls[place]
-        slot = int(walker.block.slots[place][0])
-        if not slots.lacking(np.array([slot]))[0]:  # what its group does before is lacking
-            slot = int(graph.before[slot])
-        missing = next((other for other, one in at.items() if other != rank and _will_come(one, slot)), None)
+        place = -1 - walker.events[walker.next]
+        call = graph.job.classes[walker.block.rank_class].step.calls[place]
+        operation = int(walker.block.operations[place][0])
+        if not operations.lacking(np.array([operation]))[0]:  # what its group does before is lacking
+            operation = int(graph.before[operation])
+        missing = next((other for other, one in at.items() if other != rank and _will_come(one, operation)), None)
         words.append(f"rank {rank} waits in {call.op} at {call.site} for rank {missing}")
         if missing is None:
             break
@@ -409,6 +389,6 @@ def _circle(graph: Graph, waiting: list[Walker], slots: Slots) -> str:
     return "nobody can go on: " + "; ".join(words) + ". Change the order of these calls, or make them asynchronous."
 
 
-def _will_come(walker: Walker, slot: int) -> bool:
-    later = walker.moments[walker.next :]
-    return any(moment >= 0 and int(walker.block.slots[moment][0]) == slot for moment in later)
+def _will_come(walker: Walker, operation: int) -> bool:
+    later = walker.events[walker.next :]
+    return any(event >= 0 and int(walker.block.operations[event][0]) == operation for event in later)

@@ -25,8 +25,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from prismllm.errors import InputError, PrismError, ScriptError
 from prismllm.group import MARK, Slice, SlicedGroup, call_site
 from prismllm.model import Call, RankRecord, Step, digest, write_record
-from prismllm.recorder import Recorder, check_repeats, describe
-from prismllm.taint import watch
+from prismllm.recorder import Recorder, check_repeats
+from prismllm.taint import StrictWatch, Watch
 
 
 class RankTask(msgspec.Struct, frozen=True):
@@ -42,11 +42,10 @@ class RankTask(msgspec.Struct, frozen=True):
         warmup: Iterations before those that repeat.
         timed: Iterations of which segments are timed, without profiler.
         is_profiled: Operators and memory are recorded in the first iteration that repeats.
-        is_strict: Control flow that reads an unsent value is an error.
         meeting: File where the members of the slice meet.
         name: Of the file that is written.
         assistant: Address of the assistant process, for an emulation.
-        is_urgent: With real-time priority.
+        is_strict: In an emulation, control flow that reads an unsent value is an error.
     """
 
     rank: int
@@ -58,11 +57,10 @@ class RankTask(msgspec.Struct, frozen=True):
     warmup: int
     timed: int
     is_profiled: bool
-    is_strict: bool
     meeting: str
     name: str
     assistant: str = ""
-    is_urgent: bool = False
+    is_strict: bool = False
 
 
 STEP = "prismllm::step"
@@ -134,7 +132,7 @@ class CaptureHook:
         if iteration != self.iteration:
             raise ScriptError(
                 f"rank {self.rank} waits at {call_site()} in iteration {self.iteration} for a call of iteration "
-                f"{iteration}: {describe(self.recorder.steps[iteration].calls[place])}. Wait for it before "
+                f"{iteration}: {self.recorder.steps[iteration].calls[place]}. Wait for it before "
                 "optimizer.step()."
             )
         self.recorder.wait(place)
@@ -301,13 +299,8 @@ def capture(order: RankTask) -> None:
     """
     pretend(order)
     torch.set_num_threads(1)
-    if order.is_urgent:
-        try:
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-        except PermissionError:
-            raise InputError("real-time priority is not allowed here; capture without --urgent") from None
     emulated_since = order.warmup + 1
-    unsent = watch(order.rank, order.is_strict, is_eager=not order.assistant)
+    unsent = StrictWatch(order.rank) if order.is_strict else Watch()
 
     def clock_ns() -> int:
         return own_ns() - unsent.spent_ns
@@ -329,7 +322,7 @@ def capture(order: RankTask) -> None:
         done = len(hook.recorder.steps) - 1
         if done == steady and profiler is not None:
             profiler.__exit__(None, None, None)
-            lengths = [len(one.moments) + 1 for one in hook.recorder.steps]
+            lengths = [len(one.events) + 1 for one in hook.recorder.steps]
             digests.append(_read_profile(profiler, lengths, has_shapes=not any(one.is_uneven for one in step.calls)))
             hook.recorder.leave()
         if done > steady:
@@ -362,11 +355,11 @@ def _write(
     samples = [one.segments_ns for one in steps[order.warmup + 1 :]]
     sizes = [[call.nbytes for call in one.calls if call.is_uneven] for one in steps[order.warmup + 1 :]]
     if samples:
-        step = Step(step.calls, step.moments, _medians(samples),
+        step = Step(step.calls, step.events, _medians(samples),
                     busy_ns=_medians([one.busy_ns for one in steps[order.warmup + 1 :]]))  # fmt: skip
     if digests:
         work, grown, peaks, peak_bytes = digests[0]
-        step = Step(step.calls, step.moments, step.segments_ns, work, grown, peaks, step.busy_ns)
+        step = Step(step.calls, step.events, step.segments_ns, work, grown, peaks, step.busy_ns)
     record = RankRecord(
         order.rank, order.world, part.groups, steps[: order.warmup], step, samples, peak_bytes, part.grouped_ns,
         stepped_ns, sizes if any(sizes) else [],
@@ -421,7 +414,7 @@ def _read_profile(
         inside = (at > 0) & (np.array(times, np.int64) <= ends[np.maximum(at - 1, 0)]) if len(starts) else at < 0
         return np.where(inside, -1, at)
 
-    # each moment is one mark; the last segment of an iteration is one with the first of the next
+    # each event is one mark; the last segment of an iteration is one with the first of the next
     length = lengths[-1]
     first = sum(one - 1 for one in lengths[:-1])
     allocations = memory_events(profiler)

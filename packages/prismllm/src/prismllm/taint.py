@@ -90,26 +90,65 @@ def _held(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-class TaintMode(TorchDispatchMode):  # type: ignore[misc]
-    """Follows unsent values from operator to operator.
+class Watch:
+    """A watch that ignores unsent values.
 
     Attributes:
-        spent_ns: Time that the following itself took, which is none of the rank's own work; nanoseconds.
+        spent_ns: Time that following them took, which is none of the rank's own work; nanoseconds.
+    """
+
+    spent_ns = 0
+
+    def add(self, tensor: torch.Tensor, site: str) -> None:
+        """Mark the whole storage of a tensor of zeros that no rank has sent; received at `site`."""
+
+    def site_of(self, tensor: torch.Tensor) -> str | None:
+        """Return where the value was received; None if it is real or unknown."""
+        return None
+
+
+class StrictWatch(Watch, TorchDispatchMode):  # type: ignore[misc]
+    """Follows unsent values from operator to operator, from the first one on; without any it costs nothing.
+
+    Args:
+        rank: Global rank of this process.
     """
 
     def __init__(self, rank: int) -> None:
-        super().__init__()
+        TorchDispatchMode.__init__(self)
         self.rank = rank
-        self.spent_ns = 0
         self.sites = WeakIdKeyDictionary()
+        self._is_needed = False
+        _guard(self, rank)
+        for name in ("backward", "grad"):  # a mode that is entered inside of a backward pass ends with it
+            setattr(torch.autograd, name, self._and_then_follow(getattr(torch.autograd, name)))
+
+    def follow(self) -> None:
+        """Operators of this thread are seen from now on, if there is anything to follow."""
+        if self._is_needed and not any(one is self for one in _get_current_dispatch_mode_stack()):
+            self.__enter__()
+
+    def _and_then_follow(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                self.follow()
+
+        return call
 
     def add(self, tensor: torch.Tensor, site: str) -> None:
-        """Mark the whole storage of this tensor as unsent."""
+        """See `Watch`."""
+        self._mark(tensor, site)
+        self._is_needed = True
+        self.follow()
+
+    def _mark(self, tensor: torch.Tensor, site: str) -> None:
         with contextlib.suppress(RuntimeError, NotImplementedError):  # no storage
             self.sites[_held(tensor).untyped_storage()] = site
 
     def site_of(self, tensor: torch.Tensor) -> str | None:
-        """Return where the value was received; None if it is real."""
+        """See `Watch`."""
         try:
             site: str | None = self.sites.get(_held(tensor).untyped_storage())
         except (RuntimeError, NotImplementedError):  # no storage
@@ -136,7 +175,7 @@ class TaintMode(TorchDispatchMode):  # type: ignore[misc]
             else:
                 for one in [*tree_leaves(result), *written]:
                     if isinstance(one, torch.Tensor):
-                        self.add(one, site)
+                        self._mark(one, site)
         self.spent_ns += called - begun + time.perf_counter_ns() - returned
         return result
 
@@ -150,68 +189,7 @@ class TaintMode(TorchDispatchMode):  # type: ignore[misc]
 _item_calls: list[int] = []
 
 
-class Watch:
-    """A watch that ignores unsent values."""
-
-    #: As `TaintMode.spent_ns`.
-    spent_ns = 0
-
-    def add(self, tensor: torch.Tensor, site: str) -> None:
-        """Mark a tensor of zeros that no rank has sent; received at `site`."""
-
-    def site_of(self, tensor: torch.Tensor) -> str | None:
-        """Return where such a value was received; None if it is real or unknown."""
-        return None
-
-
-class StrictWatch(Watch):
-    """Follows unsent values from the first one on; without any it costs nothing.
-
-    Args:
-        rank: Global rank of this process.
-        is_eager: Follow from the start: operators are recorded twice while values are followed, so ranks whose records
-            are compared must all be followed, or none.
-    """
-
-    def __init__(self, rank: int, *, is_eager: bool) -> None:
-        self._mode = TaintMode(rank)
-        self._is_needed = is_eager
-        _guard(self._mode, rank)
-        for name in ("backward", "grad"):  # a mode that is entered inside of a backward pass ends with it
-            setattr(torch.autograd, name, self._and_then_follow(getattr(torch.autograd, name)))
-        self.follow()
-
-    @property
-    def spent_ns(self) -> int:  # type: ignore[override]
-        """Nanoseconds that following values took, as `TaintMode.spent_ns`."""
-        return self._mode.spent_ns
-
-    def add(self, tensor: torch.Tensor, site: str) -> None:
-        """Mark a tensor of zeros that no rank has sent; received at `site`."""
-        self._mode.add(tensor, site)
-        self._is_needed = True
-        self.follow()
-
-    def site_of(self, tensor: torch.Tensor) -> str | None:
-        """Return where such a value was received; None if it is real."""
-        return self._mode.site_of(tensor) if self._is_needed else None
-
-    def follow(self) -> None:
-        """Operators of this thread are seen from now on, if there is anything to follow."""
-        if self._is_needed and not any(one is self._mode for one in _get_current_dispatch_mode_stack()):
-            self._mode.__enter__()
-
-    def _and_then_follow(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return plain(*args, **kwargs)
-            finally:
-                self.follow()
-
-        return call
-
-
-def _guard(mode: TaintMode, rank: int) -> None:
+def _guard(mode: StrictWatch, rank: int) -> None:
     """The ways by which a value leaves its tensor: one number may be shown; whole tensors cannot be followed."""
     plain_item = torch.Tensor.item
 
@@ -231,7 +209,7 @@ def _guard(mode: TaintMode, rank: int) -> None:
         setattr(math, name, _refusing_numbers(getattr(math, name)))
 
 
-def _refusing_tensors(mode: TaintMode, rank: int, plain: Callable[..., Any]) -> Callable[..., Any]:
+def _refusing_tensors(mode: StrictWatch, rank: int, plain: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         site = mode.site_of(self)
         if site is not None:
@@ -248,17 +226,3 @@ def _refusing_numbers(plain: Callable[[Any], bool]) -> Callable[[Any], bool]:
         return plain(number)
 
     return function
-
-
-def watch(rank: int, is_strict: bool, *, is_eager: bool = True) -> Watch:
-    """Start following unsent values in this process, if strict.
-
-    Args:
-        rank: Global rank of this process.
-        is_strict: Control flow that reads an unsent value is an error.
-        is_eager: As of `StrictWatch`.
-
-    Returns:
-        What to tell of a tensor that was filled with zeros, and where.
-    """
-    return StrictWatch(rank, is_eager=is_eager) if is_strict else Watch()

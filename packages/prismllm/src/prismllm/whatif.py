@@ -10,9 +10,14 @@ parse("compute by=0.5")              # every rank computes in half the time
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from prismllm.errors import InputError
+
+if TYPE_CHECKING:
+    from prismllm.graph import Job
 
 
 @dataclass(frozen=True)
@@ -104,22 +109,19 @@ def parse(text: str) -> Change:
     return change
 
 
-def check_change(change: Change, world: int, calls_of: list[int], hosts: int) -> None:
-    """Check that a change names ranks, hosts and calls that exist.
-
-    Args:
-        change: The change.
-        world: Ranks.
-        calls_of: Communication calls in an iteration, of each rank.
-        hosts: Hosts.
+def check_changes(changes: Sequence[Change], job: Job) -> None:
+    """Check that changes name ranks, hosts and calls that exist.
 
     Raises:
-        InputError: It is not.
+        InputError: One does not.
     """
-    rank = getattr(change, "rank", 0)
-    if not 0 <= rank < world:
-        raise InputError(f"there is no rank {rank}; the job has ranks 0 to {world - 1}")
-    if isinstance(change, Hang) and not 0 <= change.op < calls_of[rank]:
-        raise InputError(f"rank {rank} makes calls 0 to {calls_of[rank] - 1} in an iteration, not {change.op}")
-    if isinstance(change, Cut) and not (0 <= change.host < hosts and change.other < hosts):
-        raise InputError(f"the job has hosts 0 to {hosts - 1} ({change} names another); see --ranks-per-host")
+    hosts = -(-job.world // job.local_world)
+    for change in changes:
+        rank = getattr(change, "rank", 0)
+        if not 0 <= rank < job.world:
+            raise InputError(f"there is no rank {rank}; the job has ranks 0 to {job.world - 1}")
+        n_calls = len(job.classes[job.class_of[rank]].step.calls)
+        if isinstance(change, Hang) and not 0 <= change.op < n_calls:
+            raise InputError(f"rank {rank} makes calls 0 to {n_calls - 1} in an iteration, not {change.op}")
+        if isinstance(change, Cut) and not (0 <= change.host < hosts and change.other < hosts):
+            raise InputError(f"the job has hosts 0 to {hosts - 1} ({change} names another); see --ranks-per-host")

@@ -107,7 +107,6 @@ def main() -> None:
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--data", choices=("ddp", "fsdp", "mean"), default="ddp")
     parser.add_argument("--schedule", choices=("1f1b", "gpipe"), default="1f1b")
-    parser.add_argument("--times", default="", help="file for this job's iteration times (rank 0)")
     parser.add_argument("--slow", default="", help="rank:factor, which takes so many times its pace")
     options = parser.parse_args()
     dist.init_process_group("gloo")
@@ -152,11 +151,9 @@ def train(
             model, stage, options.pp, torch.device("cpu"), group=mesh["pp"].get_group(),
             input_args=(one if stage == 0 else hidden,), output_args=(logits if stage == options.pp - 1 else hidden,),
         )  # fmt: skip
-        kind = Schedule1F1B if options.schedule == "1f1b" else ScheduleGPipe
-        schedule = kind(part, options.microbatches, loss_fn=loss_of)
-    times = []
+        make = Schedule1F1B if options.schedule == "1f1b" else ScheduleGPipe
+        schedule = make(part, options.microbatches, loss_fn=loss_of)
     for _ in range(options.iterations):
-        begun = time.perf_counter()
         tokens = torch.randint(options.vocabulary, (rows, options.length + 1), generator=random)
         x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
         if schedule is not None:
@@ -175,10 +172,6 @@ def train(
         optimizer.zero_grad()
         if options.pace:
             time.sleep(max(0.0, stepped + options.pace - time.perf_counter()))
-        times.append(time.perf_counter() - begun)
-    if options.times and dist.get_rank() == 0:
-        with open(options.times, "w") as file:  # noqa: PTH123
-            file.write("\n".join(map(str, times)))
 
 
 def accumulate(options: argparse.Namespace, model: nn.Module, x: Tensor, y: Tensor) -> None:

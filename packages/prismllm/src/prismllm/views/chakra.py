@@ -12,10 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, proto  # type: ignore[import-untyped]
 
-from prismllm.errors import InputError
-from prismllm.graph import Block, Graph
+from prismllm.graph import Block, Graph, rows_of
 
 COMP_NODE, COMM_SEND_NODE, COMM_RECV_NODE, COMM_COLL_NODE = 4, 5, 6, 7
 COLLECTIVES = {"all_reduce": 0, "reduce": 1, "all_gather": 2, "gather": 3, "scatter": 4, "broadcast": 5,
@@ -25,7 +24,7 @@ _VERSION = "0.0.4"
 
 
 @lru_cache(maxsize=1)
-def _messages() -> dict[str, Any]:
+def messages() -> dict[str, Any]:
     """Classes of the schema's messages, as far as they are used."""
     file = descriptor_pb2.FileDescriptorProto(name="et_def_used.proto", package="ChakraProtoMsg", syntax="proto3")
     kinds = file.enum_type.add(name="NodeType")
@@ -71,73 +70,52 @@ def write_chakra(graph: Graph, folder: Path, name: str = "job", ranks: Iterable[
         How many files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = None if ranks is None else set(ranks)
-    count = 0
-    for block in graph.blocks:
-        for row, rank in enumerate(block.ranks.tolist()):
-            if wanted is not None and rank not in wanted:
-                continue
-            metadata = _messages()["GlobalMetadata"](version=_VERSION)
-            _attribute(metadata, "world_size", uint64_val=graph.world)
-            with (folder / f"{name}.{rank}.et").open("wb") as file:
-                for message in (metadata, *_nodes(graph, block, row)):
-                    raw = message.SerializeToString()
-                    file.write(_varint(len(raw)) + raw)
-            count += 1
-    return count
-
-
-def read_chakra(path: Path) -> tuple[Any, list[Any]]:
-    """Metadata and nodes of a trace.
-
-    Raises:
-        InputError: The file is none, or cut.
-    """
-    data = path.read_bytes()
-    try:
-        pieces = list(_pieces(data))
-        metadata = _messages()["GlobalMetadata"].FromString(pieces[0])
-        return metadata, [_messages()["Node"].FromString(piece) for piece in pieces[1:]]
-    except Exception as error:  # noqa: BLE001 - the library's decode error has another name in each version
-        raise InputError(f"{path} is no whole Chakra trace ({error}); write it again") from None
+    rows = rows_of(graph.blocks, ranks)
+    for at, row, rank in rows:
+        metadata = messages()["GlobalMetadata"](version=_VERSION)
+        _attribute(metadata, "world_size", uint64_val=graph.world)
+        with (folder / f"{name}.{rank}.et").open("wb") as file:
+            for message in (metadata, *_nodes(graph, graph.blocks[at], row)):
+                proto.serialize_length_prefixed(message, file)
+    return len(rows)
 
 
 def _nodes(graph: Graph, block: Block, row: int) -> Iterator[Any]:
     """Own work and calls of one rank: a call depends on the work before it, work on the calls that were waited for."""
-    kind = graph.job.kinds[block.kind]
+    rank_class = graph.job.classes[block.rank_class]
     node_of_call: dict[int, int] = {}
     number, work = 0, -1
     waited: list[int] = []
-    for at, own_ns in enumerate(kind.step.segments_ns):
+    for at, own_ns in enumerate(rank_class.step.segments_ns):
         number += 1
-        node = _messages()["Node"](id=number, name=f"own work {at}", type=COMP_NODE,
+        node = messages()["Node"](id=number, name=f"own work {at}", type=COMP_NODE,
                                    duration_micros=max(0, round(own_ns / 1000)))  # fmt: skip
         node.data_deps.extend(([work] if work >= 0 else []) + waited)
         _attribute(node, "is_cpu_op", bool_val=False)
         yield node
         work, waited = number, []
-        if at == len(kind.step.moments):
+        if at == len(rank_class.step.events):
             return
-        moment = kind.step.moments[at]
-        if moment < 0:
-            waited = [node_of_call[-1 - moment]]
+        event = rank_class.step.events[at]
+        if event < 0:
+            waited = [node_of_call[-1 - event]]
             continue
         number += 1
-        node_of_call[moment] = number
-        yield _call_node(graph, block, row, moment, number, work)
+        node_of_call[event] = number
+        yield _call_node(graph, block, row, event, number, work)
 
 
 def _call_node(graph: Graph, block: Block, row: int, place: int, number: int, work: int) -> Any:
-    call = graph.job.kinds[block.kind].step.calls[place]
-    slot = int(block.slots[place][row])
+    call = graph.job.classes[block.rank_class].step.calls[place]
+    operation = int(block.operations[place][row])
     rank = int(block.ranks[row])
     kinds = {"send": COMM_SEND_NODE, "recv": COMM_RECV_NODE}
-    node = _messages()["Node"](id=number, name=f"{call.op} at {call.site}", type=kinds.get(call.op, COMM_COLL_NODE))
+    node = messages()["Node"](id=number, name=f"{call.op} at {call.site}", type=kinds.get(call.op, COMM_COLL_NODE))
     node.data_deps.append(work)
     _attribute(node, "is_cpu_op", bool_val=False)
     _attribute(node, "comm_size", int64_val=call.nbytes)
     if call.is_pairwise:
-        source, target = (int(one) for one in graph.pair[slot])
+        source, target = (int(one) for one in graph.pair[operation])
         _attribute(node, "comm_src", int32_val=source)
         _attribute(node, "comm_dst", int32_val=target)
         _attribute(node, "comm_tag", int32_val=call.tag * 4096 + call.number)
@@ -149,30 +127,4 @@ def _call_node(graph: Graph, block: Block, row: int, place: int, number: int, wo
 
 
 def _attribute(message: Any, name: str, **value: Any) -> None:
-    message.attr.append(_messages()["AttributeProto"](name=name, **value))
-
-
-def _varint(number: int) -> bytes:
-    parts = bytearray()
-    while number > 0x7F:
-        parts.append(number & 0x7F | 0x80)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
-
-
-def _pieces(data: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(data):
-        size = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            size |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        if at + size > len(data):
-            raise ValueError(f"cut after {len(data)} bytes")
-        yield data[at : at + size]
-        at += size
+    message.attr.append(messages()["AttributeProto"](name=name, **value))

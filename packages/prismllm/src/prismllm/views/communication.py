@@ -101,12 +101,12 @@ class _Cycle:
 def _flows(graph: Graph, costs: Costs, span: Span, iteration_s: float) -> dict[int, list[Record]]:
     """Connections of each host in a second: sender and receiver of each have one, and both ends tell of it."""
     bytes_of: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for slot, call in enumerate(graph.call_of.tolist()):
+    for operation, call in enumerate(graph.call_of.tolist()):
         op, nbytes, family = graph.calls[call]
         if family < 0:
-            bytes_of[int(graph.pair[slot, 0]), int(graph.pair[slot, 1])].append(nbytes)
+            bytes_of[int(graph.pair[operation, 0]), int(graph.pair[operation, 1])].append(nbytes)
             continue
-        ranks = graph.layout.families[family][graph.row_of[slot]].tolist()
+        ranks = graph.layout.families[family][graph.row_of[operation]].tolist()
         each = nbytes * (len(ranks) - 1) / len(ranks) * (2 if op == "all_reduce" else 1)
         for at, rank in enumerate(ranks if len(ranks) > 1 and nbytes else []):
             bytes_of[rank, ranks[(at + 1) % len(ranks)]].append(each)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from prismllm.graph import Graph
+from prismllm.graph import Graph, rows_of
 from prismllm.model import Call
 from prismllm.replay import Iteration, Track
 
@@ -30,40 +30,31 @@ def write_dumps(graph: Graph, iteration: Iteration, folder: Path, ranks: Iterabl
         How many files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = None if ranks is None else set(ranks)
-    of_rank: dict[int, list[int]] = {}
-    for number, group in enumerate(graph.job.groups):
-        for rank in group.ranks:
-            of_rank.setdefault(rank, []).append(number)
-    count = 0
-    for track in iteration.tracks:
-        for row, rank in enumerate(track.block.ranks.tolist()):
-            if wanted is not None and rank not in wanted:
-                continue
-            dump = _dump(graph, iteration, track, row, of_rank.get(rank, []))
-            (folder / f"_dump_{rank}").write_bytes(pickle.dumps(dump))
-            count += 1
-    return count
+    rows = rows_of([track.block for track in iteration.tracks], ranks)
+    for at, row, rank in rows:
+        dump = _dump(graph, iteration, iteration.tracks[at], row, graph.groups_of.get(rank, []))
+        (folder / f"_dump_{rank}").write_bytes(pickle.dumps(dump))
+    return len(rows)
 
 
 def _dump(graph: Graph, iteration: Iteration, track: Track, row: int, mine: list[int]) -> dict[str, Any]:
     rank = int(track.block.ranks[row])
     job, layout = graph.job, graph.layout
-    step = job.kinds[track.block.kind].step
+    step = job.classes[track.block.rank_class].step
     config = {str(number): {"name": str(number), "desc": job.groups[number].description or f"group {number}",
                             "ranks": str(job.groups[number].ranks)} for number in mine}  # fmt: skip
     status = {str(number): {"last_enqueued_collective": 0, "last_started_collective": 0, "last_completed_collective": 0}
               for number in mine}  # fmt: skip
     entries: list[dict[str, Any]] = []
     pairwise = 0
-    for at, moment in enumerate(step.moments):
-        if moment < 0 or not np.isfinite(track.at_s[at, row]):
+    for at, event in enumerate(step.events):
+        if event < 0 or not np.isfinite(track.at_s[at, row]):
             continue
-        call = step.calls[moment]
+        call = step.calls[event]
         family = layout.family_of(call.group)
         group = layout.group_of(family, rank)
-        slot = int(track.block.slots[moment][row])
-        is_done = bool(np.isfinite(iteration.done_s[slot]))
+        operation = int(track.block.operations[event][row])
+        is_done = bool(np.isfinite(iteration.done_s[operation]))
         counters = status[str(group)]
         if call.is_pairwise:
             pairwise += 1
@@ -75,16 +66,16 @@ def _dump(graph: Graph, iteration: Iteration, track: Track, row: int, mine: list
         now_ns = _START_NS + int(1e9 * track.at_s[at, row])
         entries.append(
             _entry(call, len(entries), group, job.groups[group].description, is_done, now_ns, counters, pairwise)
-            | {"profiling_name": _name(call, graph, rank, group, slot)}
+            | {"profiling_name": _name(call, graph, rank, group, operation)}
         )
     return {"version": "2.4", "pg_config": config, "pg_status": status, "entries": entries}
 
 
-def _name(call: Call, graph: Graph, rank: int, group: int, slot: int) -> str:
+def _name(call: Call, graph: Graph, rank: int, group: int, operation: int) -> str:
     if not call.is_pairwise:
         return f"nccl:{_NAMES.get(call.op, call.op)}"
     members = graph.job.groups[group].ranks
-    source, target = (members.index(int(one)) for one in graph.pair[slot])
+    source, target = (members.index(int(one)) for one in graph.pair[operation])
     return f"nccl:send {source}->{target}" if call.op == "send" else f"nccl:recv {target}<-{source}"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from prismllm.graph import Graph
+from prismllm.graph import Graph, rows_of
 from prismllm.model import Call
 from prismllm.replay import Iteration, Track
 
@@ -48,29 +48,19 @@ def write_traces(
         How many files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = None if ranks is None else set(ranks)
     groups = [{"pg_name": str(number), "pg_desc": group.description, "pg_size": len(group.ranks), "ranks": group.ranks}
               for number, group in enumerate(graph.job.groups)]  # fmt: skip
     encoder = msgspec.json.Encoder()
-    of_rank: dict[int, list[int]] = {}
-    for number, group in enumerate(graph.job.groups):
-        for rank in group.ranks:
-            of_rank.setdefault(rank, []).append(number)
-    count = 0
-    for at in range(len(graph.blocks)):
-        for row, rank in enumerate(graph.blocks[at].ranks.tolist()):
-            if wanted is not None and rank not in wanted:
-                continue
-            tracks = [(one.tracks[at], one) for one in iterations]
-            events = _events(graph, tracks, row, first_step)
-            info = {"backend": "nccl", "rank": rank, "world_size": graph.world,
-                    "pg_config": [groups[number] for number in of_rank.get(rank, [])]}  # fmt: skip
-            trace = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "replayed"}], "distributedInfo": info,
-                     "traceEvents": events, "traceName": f"rank{rank}.json"}  # fmt: skip
-            with gzip.open(folder / f"rank{rank}.json.gz", "wb", compresslevel=1) as file:
-                file.write(encoder.encode(trace))
-            count += 1
-    return count
+    rows = rows_of(graph.blocks, ranks)
+    for at, row, rank in rows:
+        tracks = [(one.tracks[at], one) for one in iterations]
+        info = {"backend": "nccl", "rank": rank, "world_size": graph.world,
+                "pg_config": [groups[number] for number in graph.groups_of.get(rank, [])]}  # fmt: skip
+        trace = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "replayed"}], "distributedInfo": info,
+                 "traceEvents": _events(graph, tracks, row, first_step), "traceName": f"rank{rank}.json"}  # fmt: skip
+        with gzip.open(folder / f"rank{rank}.json.gz", "wb", compresslevel=1) as file:
+            file.write(encoder.encode(trace))
+    return len(rows)
 
 
 class _Recorder:
@@ -107,7 +97,7 @@ class _Recorder:
 def _events(graph: Graph, tracks: Sequence[tuple[Track, Iteration]], row: int, first_step: int) -> list[Event]:
     rank = int(tracks[0][0].block.ranks[row])
     recorder = _Recorder(rank)
-    step = graph.job.kinds[tracks[0][0].block.kind].step
+    step = graph.job.classes[tracks[0][0].block.rank_class].step
     per_group: dict[int, int] = {}
     for call in step.calls:
         per_group[call.group] = per_group.get(call.group, 0) + 1
@@ -121,26 +111,26 @@ def _iteration(
     graph: Graph, recorder: _Recorder, track: Track, iteration: Iteration, row: int, number: tuple[int, int],
     per_group: dict[int, int],
 ) -> None:  # fmt: skip
-    step = graph.job.kinds[track.block.kind].step
+    step = graph.job.classes[track.block.rank_class].step
     family_of = graph.layout.family_of
     now = begin = float(track.begin_s[row])
     seen: dict[int, int] = {}
     busy: dict[int, float] = {}
     rank = int(track.block.ranks[row])
-    for at, moment in enumerate(step.moments):
+    for at, event in enumerate(step.events):
         reached, left = float(track.at_s[at, row]), float(track.left_s[at, row])
-        call = step.calls[moment if moment >= 0 else -1 - moment]
+        call = step.calls[event if event >= 0 else -1 - event]
         if reached - now > _SHORTEST_S:
             _own_work(recorder, f"before {call.op} at {call.site}", now, reached)
-        if moment >= 0:
-            slot = int(track.block.slots[moment][row])
-            end = float(iteration.done_s[slot])
+        if event >= 0:
+            operation = int(track.block.operations[event][row])
+            end = float(iteration.done_s[operation])
             seen[call.group] = seen.get(call.group, 0) + 1
             sequence = number[0] * per_group[call.group] + seen[call.group]
             mine = graph.layout.group_of(family_of(call.group), rank)
             start = max(reached, busy.get(call.group, 0.0) if not call.is_pairwise else 0.0)
             busy[call.group] = end
-            said = _arguments(graph, call, mine, sequence, graph.pair[slot])
+            said = _arguments(graph, call, mine, sequence, graph.pair[operation])
             name = f"ncclDevKernel_{_NAMES.get(call.op, 'SendRecv')}{'_Sum_f32_RING_LL' if 'reduce' in call.op else ''}"
             stream = _COMMUNICATION + family_of(call.group) * 3 + ("send", "recv").index(call.op) + 1 if (
                 call.is_pairwise) else _COMMUNICATION + family_of(call.group) * 3  # fmt: skip

@@ -51,13 +51,15 @@ def shares(graph: Graph, iteration: Iteration) -> Shares:
     """Own work, exposed communication and pipeline bubbles of each rank."""
     own, exposed, bubble = (np.zeros(graph.world) for _ in range(3))
     for track in iteration.tracks:
-        step = graph.job.kinds[track.block.kind].step
+        step = graph.job.classes[track.block.rank_class].step
         ranks = track.block.ranks
-        inside = track.left_s - track.at_s
-        for at, moment in enumerate(step.moments):
-            call = step.calls[moment if moment >= 0 else -1 - moment]
+        with np.errstate(invalid="ignore"):  # of a hang what is finite counts
+            inside = np.nan_to_num(track.left_s - track.at_s, posinf=0.0)
+            spent = np.nan_to_num(track.end_s - track.begin_s, posinf=0.0)
+        for at, event in enumerate(step.events):
+            call = step.calls[event if event >= 0 else -1 - event]
             (bubble if call.is_pairwise else exposed)[ranks] += inside[at]
-        own[ranks] = track.end_s - track.begin_s - inside.sum(axis=0)
+        own[ranks] = np.maximum(0.0, spent - inside.sum(axis=0))
     return Shares(own, exposed, bubble)
 
 
@@ -72,57 +74,61 @@ def critical_path(graph: Graph, iteration: Iteration) -> list[Piece]:
     ends = iteration.end_s(graph.world)
     rank = int(np.argmax(ends))
     track, row = place[rank]
-    step = graph.job.kinds[track.block.kind].step
+    step = graph.job.classes[track.block.rank_class].step
     pieces: list[Piece] = []
-    at, until = len(step.moments), float(track.end_s[row])
+    at, until = len(step.events), float(track.end_s[row])
     while True:
         before = float(track.left_s[at - 1, row]) if at else float(track.begin_s[row])
-        call = step.calls[_place(step.moments[min(at, len(step.moments) - 1)])] if step.moments else None
+        call = step.calls[_place(step.events[min(at, len(step.events) - 1)])] if step.events else None
         if until - before > _SAME_S:
             pieces.append(Piece(rank, "own work", call.site if call else "", before, until - before))
         if at == 0:
             return pieces[::-1]
         at -= 1
-        moment = step.moments[at]
+        event = step.events[at]
         waited = float(track.left_s[at, row] - track.at_s[at, row])
         until = float(track.at_s[at, row])
-        if moment >= 0 or waited <= _SAME_S:
+        if event >= 0 or waited <= _SAME_S:
             continue
-        slot = int(track.block.slots[-1 - moment][row])
-        here = step.calls[-1 - moment]
-        begun = float(iteration.done_s[slot] - iteration.cost_s[slot])
-        while graph.before[slot] >= 0 and begun - float(iteration.ready_s[slot]) > _SAME_S:
+        operation = int(track.block.operations[-1 - event][row])
+        here = step.calls[-1 - event]
+        begun = float(iteration.done_s[operation] - iteration.cost_s[operation])
+        while graph.before[operation] >= 0 and begun - float(iteration.ready_s[operation]) > _SAME_S:
             pieces.append(
-                Piece(rank, here.op, here.site, begun, float(iteration.cost_s[slot]))
+                Piece(rank, here.op, here.site, begun, float(iteration.cost_s[operation]))
             )  # queued behind another
-            slot = int(graph.before[slot])
-            begun = float(iteration.done_s[slot] - iteration.cost_s[slot])
-        track, row, at = _last_to_come(iteration, slot)
+            operation = int(graph.before[operation])
+            begun = float(iteration.done_s[operation] - iteration.cost_s[operation])
+        track, row, at = _last_to_come(iteration, operation)
         rank = int(track.block.ranks[row])
-        step = graph.job.kinds[track.block.kind].step
-        pieces.append(Piece(rank, here.op, here.site, begun, float(iteration.cost_s[slot])))
+        step = graph.job.classes[track.block.rank_class].step
+        pieces.append(Piece(rank, here.op, here.site, begun, float(iteration.cost_s[operation])))
         until = float(track.at_s[at, row])
 
 
-def _place(moment: int) -> int:
-    return moment if moment >= 0 else -1 - moment
+def _place(event: int) -> int:
+    return event if event >= 0 else -1 - event
 
 
-def _last_to_come(iteration: Iteration, slot: int) -> tuple[Track, int, int]:
-    """Track, row and moment of the launch that completed a slot."""
+def _last_to_come(iteration: Iteration, operation: int) -> tuple[Track, int, int]:
+    """Track, row and event of the launch that completed an operation."""
     best: tuple[float, Track, int, int] | None = None
     for track in iteration.tracks:
-        launches = [at for at, slots in enumerate(track.block.slots) if slots.min() <= slot <= slots.max()]
+        launches = [
+            at
+            for at, operations in enumerate(track.block.operations)
+            if operations.min() <= operation <= operations.max()
+        ]
         if not launches:
             continue
         for place in launches:
-            rows = np.flatnonzero(track.block.slots[place] == slot)
+            rows = np.flatnonzero(track.block.operations[place] == operation)
             if len(rows):
-                moment = track.launches[place]
-                row = int(rows[np.argmax(track.at_s[moment, rows])])
-                reached = float(track.at_s[moment, row])
+                event = track.launches[place]
+                row = int(rows[np.argmax(track.at_s[event, rows])])
+                reached = float(track.at_s[event, row])
                 if best is None or reached > best[0]:
-                    best = reached, track, row, moment
-    if best is None:  # pragma: no cover - every slot is launched
-        raise AssertionError(f"nobody launches slot {slot}")
+                    best = reached, track, row, event
+    if best is None:  # pragma: no cover - every operation is launched
+        raise AssertionError(f"nobody launches operation {operation}")
     return best[1], best[2], best[3]

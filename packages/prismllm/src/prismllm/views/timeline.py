@@ -1,11 +1,9 @@
-"""Ranks on a time axis: an SVG that opens anywhere, and a trace for Perfetto."""
+"""Ranks on a time axis, as an SVG."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 from typing import NamedTuple
 
 from prismllm.graph import Graph
@@ -40,13 +38,13 @@ def bars(graph: Graph, iteration: Iteration, ranks: Sequence[int]) -> list[Bar]:
     wanted = set(ranks)
     found: list[Bar] = []
     for track in iteration.tracks:
-        step = graph.job.kinds[track.block.kind].step
+        step = graph.job.classes[track.block.rank_class].step
         for row, rank in enumerate(track.block.ranks.tolist()):
             if rank not in wanted:
                 continue
             now = float(track.begin_s[row])
-            for at, moment in enumerate(step.moments):
-                call = step.calls[moment if moment >= 0 else -1 - moment]
+            for at, event in enumerate(step.events):
+                call = step.calls[event if event >= 0 else -1 - event]
                 reached, left = float(track.at_s[at, row]), float(track.left_s[at, row])
                 found.append(Bar(rank, "own work", f"before {call.op} at {call.site}", now, reached))
                 found.append(Bar(rank, "message" if call.is_pairwise else "collective", f"{call.op} at {call.site}",
@@ -92,17 +90,3 @@ def draw_svg(found: Sequence[Bar], path: Sequence[Piece], title: str) -> str:
                          "red outline critical path"))  # fmt: skip
     lines.append(f'<text x="{_LEFT}" y="{height - 8}">{legend}</text></svg>')
     return "\n".join(lines)
-
-
-def write_perfetto(found: Sequence[Bar], path: Path) -> None:
-    """A trace that ui.perfetto.dev opens: a process for each rank."""
-    events: list[dict[str, object]] = [
-        {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
-        for rank in dict.fromkeys(bar.rank for bar in found)
-    ]
-    events += [
-        {"ph": "X", "cat": bar.kind, "name": bar.name, "pid": bar.rank, "tid": 1, "ts": 1e6 * bar.begin_s,
-         "dur": 1e6 * (bar.end_s - bar.begin_s)}
-        for bar in found
-    ]  # fmt: skip
-    path.write_text(json.dumps({"traceEvents": events}))
