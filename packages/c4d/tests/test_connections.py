@@ -14,7 +14,8 @@ import msgspec
 import pytest
 from eroica.hardware.tcp import Connection, SocketReader
 
-from eroica_c4d.connections import Flows, Watch, start
+from eroica_c4d.connections import Flows, Watch
+from eroica_c4d.parts import agent_ways
 from eroica_c4d.records import HostRecord
 
 
@@ -101,6 +102,6 @@ def _later(one: Connection) -> Connection:
 def test_the_agents_part_is_off_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     agent: Any = SimpleNamespace(roster=roster())
     monkeypatch.delenv("EROICA_C4D", raising=False)
-    assert start(agent) is None
+    assert agent_ways(agent) is None
     monkeypatch.setenv("EROICA_C4D", "true")
-    assert start(agent) is not None
+    assert agent_ways(agent) is not None

@@ -8,7 +8,6 @@ which busy time does. The training process is not touched.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,11 +17,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from eroica.hardware.tcp import Connection, SocketReader
 
-from eroica_c4d.options import read_options
 from eroica_c4d.records import Flow, HostRecord
 
 if TYPE_CHECKING:
-    from eroica.agent.loop import Agent
     from eroica.agent.roster import LocalWorker, Roster
 
 _MOST_FLOWS = 512
@@ -206,8 +203,3 @@ class Watch:
         record = HostRecord(interval_s=now - self._taken_at, flows=self._flows.take())
         self._taken_at = now
         return msgspec.msgpack.encode(record)
-
-
-def start(agent: Agent) -> Watch | None:
-    """Return the agent's part; None if it is off."""
-    return Watch(agent.roster) if read_options(os.environ).watches else None

@@ -21,18 +21,15 @@ import shlex
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import msgspec
 from eroica.collector.webhook import TRY_S, try_to_send, usable_address
 from eroica.model.verdict import Finding, Verdict
 
-from eroica_c4d.options import Options, read_options
+from eroica_c4d.options import Options
 from eroica_c4d.records import Action, Communication, Order
-
-if TYPE_CHECKING:
-    from eroica.collector.service import Collector
 
 _WAYS = ("connection", "sending", "receiving")
 log = logging.getLogger("eroica.collector")
@@ -319,22 +316,3 @@ class Orders:
         except OSError as error:
             self._note(f"an order could not be written down: {error.strerror}")
             log.error("an order could not be written down: %s", error.strerror)
-
-
-def start(collector: Collector) -> Orders | None:
-    """Return the collector's part; None if nobody is to be given orders."""
-    options, ledger = read_options(os.environ), collector.windows.ledger
-    if not (options.on_verdict or options.on_verdict_url):
-        return None
-    orders = Orders(
-        collector.windows.job,
-        collector.run_directory,
-        options,
-        ledger.note,
-        lambda: collector.standing,
-        lambda: collector.lapsed,
-    )
-    if os.environ.get("EROICA_RESUME"):
-        orders.resume()
-    collector.listeners.append(orders.judged)
-    return orders

@@ -9,7 +9,6 @@ late by their own work to its windows.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from prometheus_client.core import GaugeMetricFamily
 
 from eroica_c4d.conclusion import place_in_words, slow_verdict
 from eroica_c4d.matrix import build_matrix
-from eroica_c4d.options import read_options
 from eroica_c4d.records import DelayMatrix, HostRecord, Place, read_record
 from eroica_c4d.slow import Slow, Usual, find_slow, is_slow, usual_of
 from eroica_c4d.stretch import Ledger, Second, Stretch, stretch_of
@@ -322,8 +320,3 @@ class Part:
 
     async def close(self, patience_s: float) -> None:
         """Nothing is left to do."""
-
-
-def start(collector: Collector) -> Part | None:
-    """Return the collector's part; None if it is off."""
-    return Part(collector) if read_options(os.environ).watches else None
