@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import signal
@@ -89,7 +90,7 @@ def test_pages_and_annotations_escape_what_answers_say():
     from cloudeval.match import Reference
 
     result = campaign.make_result(
-        campaign.Given(variant, "x", {}), "<script>", "unchanged", Reference.parse(VARIANT.reference), verdict
+        dataclasses.replace(variant, text="x"), "<script>", "unchanged", Reference.parse(VARIANT.reference), verdict
     )
     assert "<script>" not in leaderboard([result])
 

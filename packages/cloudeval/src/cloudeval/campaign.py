@@ -9,7 +9,7 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -31,28 +31,21 @@ _TEMPLATE = {
 
 
 @dataclass(frozen=True)
-class Plan:
-    """One answer that a run wants: of which problem, in which style, which sample."""
+class Given:
+    """One answer that a run wants: of which problem, in which style, which sample; then its text and what it cost."""
 
     variant: Variant
     style: str
     sample: int
     source: str
+    text: str = ""
+    tokens: dict[str, int] = field(default_factory=dict)
+    cost: float = 0.0
 
     @property
     def key(self) -> Key:
         """The key of its result."""
         return (self.source, self.variant.id, self.style, self.variant.seed, self.sample)
-
-
-@dataclass(frozen=True)
-class Given:
-    """An answer and what it cost."""
-
-    plan: Plan
-    text: str
-    tokens: dict[str, int] = field(default_factory=dict)
-    cost: float = 0.0
 
 
 class ResultsFile:
@@ -111,45 +104,45 @@ def _refuse_leak(path: Path) -> None:
 
 def plans(
     problems: Iterable[Problem], source: str, styles: Iterable[str] = STYLES, samples: int = 1, seed: int = 0
-) -> list[Plan]:
-    """Return one plan per problem, style and sample."""
+) -> list[Given]:
+    """Return one wanted answer per problem, style and sample."""
     variants = [draw(problem, seed) for problem in problems]
-    return [Plan(variant, style, n, source) for variant in variants for style in styles for n in range(samples)]
+    return [Given(variant, style, n, source) for variant in variants for style in styles for n in range(samples)]
 
 
-def from_files(wanted: list[Plan], folder: Path) -> list[Given]:
+def from_files(wanted: list[Given], folder: Path) -> list[Given]:
     """Return the answers of files; a missing one is an empty answer."""
     answers = read_files(folder)
     keys = [((plan.variant.id, plan.style, plan.sample), (plan.variant.id, "", plan.sample)) for plan in wanted]
     texts = [answers.get(own, answers.get(of_any_style, "")) for own, of_any_style in keys]
-    return [Given(plan, text) for plan, text in zip(wanted, texts, strict=True)]
+    return [replace(plan, text=text) for plan, text in zip(wanted, texts, strict=True)]
 
 
-def from_problems(wanted: list[Plan], kind: str) -> list[Given]:
+def from_problems(wanted: list[Given], kind: str) -> list[Given]:
     """Return the problems' own `reference` or `mutant` texts as answers: sample number n is the n-th mutant."""
     texts = [[text for own, _, text in answers_of(plan.variant) if own == kind] for plan in wanted]
-    return [Given(plan, own[plan.sample % len(own)]) for plan, own in zip(wanted, texts, strict=True) if own]
+    return [replace(plan, text=own[plan.sample % len(own)]) for plan, own in zip(wanted, texts, strict=True) if own]
 
 
-def prompt(variant: Variant, style: str, shots: list[tuple[str, str]] | None = None) -> str:
-    """Return the prompt for a problem in one of the three styles, with solved examples before it if given."""
-    solved = [f"Question:\n{question}\n\nAnswer:\n```yaml\n{text.strip()}\n```" for question, text in shots or []]
+def prompt(variant: Variant, style: str) -> str:
+    """Return the prompt for a problem in one of the three styles."""
     context = [f"```yaml\n{variant.context.strip()}\n```"] if variant.context else []
-    return "\n\n".join([_TEMPLATE[style], *solved, variant.questions[style], *context])
+    return "\n\n".join([_TEMPLATE[style], variant.questions[style], *context])
 
 
-def from_endpoint(wanted: list[Plan], endpoint: Endpoint, shots: list[tuple[str, str]] | None = None) -> list[Given]:
+def from_endpoint(wanted: list[Given], endpoint: Endpoint) -> list[Given]:
     """Ask an endpoint for the answers, several at once."""
 
     async def collect() -> list[Answer]:
         async with Client(endpoint) as client:
-            asked = (client.ask(prompt(plan.variant, plan.style, shots), plan.sample) for plan in wanted)
+            asked = (client.ask(prompt(plan.variant, plan.style), plan.sample) for plan in wanted)
             return await asyncio.gather(*asked)
 
-    return [
-        Given(plan, got.text, {"prompt": got.prompt_tokens, "answer": got.answer_tokens}, endpoint.cost(got))
-        for plan, got in zip(wanted, asyncio.run(collect()), strict=True)
-    ]
+    found = []
+    for plan, got in zip(wanted, asyncio.run(collect()), strict=True):
+        tokens = {"prompt": got.prompt_tokens, "answer": got.answer_tokens}
+        found.append(replace(plan, text=got.text, tokens=tokens, cost=endpoint.cost(got)))
+    return found
 
 
 def run_answers(
@@ -162,32 +155,32 @@ def run_answers(
 ) -> list[Result]:
     """Clean, measure and test answers that have no result yet; write each result as it comes. Return them all."""
     known = {result.key for result in results.results}
-    todo = [item for item in given if item.plan.key not in known]
-    cleaned = [clean(item.text, item.plan.variant.runner) for item in todo]
-    references = {text: Reference.parse(text) for text in {item.plan.variant.reference for item in todo}}
+    todo = [item for item in given if item.key not in known]
+    cleaned = [clean(item.text, item.variant.runner) for item in todo]
+    references = {text: Reference.parse(text) for text in {item.variant.reference for item in todo}}
 
     def done(finished: Done) -> None:
         item = todo[finished.number]
-        result = make_result(item, *cleaned[finished.number], references[item.plan.variant.reference], finished.verdict)
+        result = make_result(item, *cleaned[finished.number], references[item.variant.reference], finished.verdict)
         results.add(result)
         if on_result:
             on_result(result)
 
-    tasks = [Task(number, item.plan.variant, cleaned[number][0]) for number, item in enumerate(todo)]
+    tasks = [Task(number, item.variant, cleaned[number][0]) for number, item in enumerate(todo)]
     run_all(tasks, workers, ray_address, done)
     return results.results
 
 
 def make_result(item: Given, text: str, rule: str, reference: Reference, verdict: Verdict) -> Result:
     """Return the result of one answer."""
-    variant = item.plan.variant
+    variant = item.variant
     return Result(
         problem=variant.id,
         group=variant.group,
-        style=item.plan.style,
+        style=item.style,
         seed=variant.seed,
-        sample=item.plan.sample,
-        source=item.plan.source,
+        sample=item.sample,
+        source=item.source,
         answer=text,
         cleaned_by=rule,
         answer_class=classify(text, variant.runner, reference, verdict.passed),

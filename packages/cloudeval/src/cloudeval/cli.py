@@ -1,7 +1,6 @@
 """The command line. Exit statuses: 0 right or done, 1 wrong, 2 wrong usage, 3 could not be judged."""
 
 import json
-import shutil
 import sys
 from importlib import resources
 from pathlib import Path
@@ -18,7 +17,7 @@ from cloudeval.match import Reference
 from cloudeval.metrics import measure
 from cloudeval.models import Endpoint
 from cloudeval.records import RIGHT, UNJUDGED, WRONG, Key, Result
-from cloudeval.runners import kubectl, sandbox
+from cloudeval.runners import kubectl
 
 RIGHT_STATUS, WRONG_STATUS, USAGE_STATUS, UNJUDGED_STATUS = 0, 1, 2, 3
 _PATH = click.Path(path_type=Path)
@@ -74,7 +73,6 @@ _files = click.argument("files", nargs=-1, required=True, type=_FILE)
 @click.option("--temperature", type=float, help="Passed to the endpoint.")
 @click.option("--max-tokens", type=int, help="Passed to the endpoint.")
 @click.option("--prices", type=(float, float), default=(0.0, 0.0), help="Dollars per million prompt and answer tokens.")
-@click.option("--shots", default=0, help="Solved examples before each question.")
 @click.option("--no-cache", is_flag=True, help="Ask again even where an answer is kept.")
 def run(out: Path, workers: int, ray_address: str | None, **options: Any) -> None:
     """Collect answers, test them, and append the results to a file. Goes on where it was stopped."""
@@ -113,11 +111,7 @@ def _answers(loaded: list[problems.Problem], options: dict[str, Any], known: set
         return campaign.from_files(wanted, options["answers"])
     extra = {key: options[key] for key in ("temperature", "max_tokens") if options[key] is not None}
     settings = {key: options[key] for key in ("base_url", "model", "concurrency", "retries", "prices")}
-    endpoint = Endpoint(**settings, options=extra, cache=not options["no_cache"])
-    count = options["shots"]
-    others = [problem for problem in problems.load() if problem not in loaded or len(loaded) > count][:count]
-    solved = [problems.draw(problem, 10_000 + options["seed"]) for problem in others]
-    return campaign.from_endpoint(wanted, endpoint, [(variant.questions["full"], variant.answer) for variant in solved])
+    return campaign.from_endpoint(wanted, Endpoint(**settings, options=extra, cache=not options["no_cache"]))
 
 
 def _results(files: tuple[Path, ...]) -> list[Result]:
@@ -244,15 +238,6 @@ def list_problems(folder: Path | None, only: str) -> None:
     """List problems: id, group, title, runner."""
     for problem in problems.load(folder, only):
         click.echo(f"{problem.id:28} {problem.group:12} {problem.runner:10} {problem.title}")
-
-
-@main.command()
-def doctor() -> None:
-    """Say what can run on this machine."""
-    reason = sandbox.can_run()
-    click.echo(f"sandboxes: {'ready' if reason is None else reason}")
-    click.echo(f"kubectl: {shutil.which('kubectl') or 'missing; needed for --cluster only'}")
-    sys.exit(RIGHT_STATUS if reason is None else UNJUDGED_STATUS)
 
 
 if __name__ == "__main__":

@@ -93,11 +93,11 @@ def was_out_of_memory(name: str, container: str) -> bool:
 
 def remove(name: str) -> None:
     """Kill what still runs in a sandbox's groups and remove them."""
-    for _ in range(50):
+    for _ in range(200):
         left = [folder for folder in _folders(name).values() if folder.is_dir() and not _removed(folder)]
         if not left:
             break
-        time.sleep(0.02)
+        time.sleep(0.005)
     for folder in _folders(name).values():
         with contextlib.suppress(OSError):  # other sandboxes may still be there
             folder.parent.rmdir()

@@ -4,6 +4,7 @@ import functools
 import re
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import Any, cast
 
 from cloudeval.admission import admit_text
@@ -260,8 +261,10 @@ class Cluster(Checks):
 
     def env(self, pod: str | Object, container: str | None = None) -> dict[str, str]:
         """Return the variables of a running container's first process."""
-        text = self.out(pod, "tr '\\0' '\\1' < /proc/1/environ", container)
-        return dict(entry.partition("=")[::2] for entry in text.split("\1") if entry)
+        running = self._run(pod, container, running=True).container
+        assert running is not None
+        text = Path(f"/proc/{running.pid}/environ").read_text(errors="replace")
+        return dict(entry.partition("=")[::2] for entry in text.split("\0") if entry)
 
     def limits(self, pod: str | Object, container: str | None = None) -> dict[str, float | None]:
         """Return the limits that hold for a container, read from its control group: memory (bytes), cpu (cores), shares."""

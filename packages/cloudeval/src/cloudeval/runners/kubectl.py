@@ -22,8 +22,7 @@ from cloudeval.records import RIGHT, UNJUDGED, WRONG, Verdict
 from cloudeval.runners.cluster import split_reference
 from cloudeval.runners.expectations import CheckFailedError, Checks, Response
 from cloudeval.store import is_ready
-
-Object = dict[str, Any]
+from cloudeval.values import Object
 
 
 class RealCluster(Checks):

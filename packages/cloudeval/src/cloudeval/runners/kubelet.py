@@ -1,7 +1,7 @@
 """Runs the pods of a store in real containers: init containers, restarts, probes, hooks and termination.
 
 `tick` does one round without waiting. Deviations from Kubernetes, all in time: restarts back off from 0.1 s instead of
-10 s, and grace periods longer than 2 s are cut to 2 s.
+10 s, and grace periods longer than 1 s are cut to 1 s.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from cloudeval.values import Object, dig
 #: Seconds before a container is restarted, doubled for each restart up to the second number.
 BACKOFF_S = (0.1, 5.0)
 #: Seconds that a termination grace period has at most.
-GRACE_S = 2.0
+GRACE_S = 1.0
+#: Seconds that a preStop hook has at most.
+HOOK_S = 2.0
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
@@ -280,7 +282,7 @@ class PodRuntime:
             for run in self.runs:
                 hook = dig(run.definition, "lifecycle.preStop")
                 if hook and run.running and run.container:
-                    run_handler(hook, run.container, run.definition, self.status["podIP"], GRACE_S)
+                    run_handler(hook, run.container, run.definition, self.status["podIP"], HOOK_S)
                 run.signal(signal.SIGTERM)
         elif now >= self.stopping_at:
             for run in self.runs:

@@ -1,8 +1,11 @@
 """The few system calls that sandboxes need and Python 3.11 does not offer."""
 
 import ctypes
+import fcntl
 import os
 import signal
+import socket
+import struct
 from pathlib import Path
 
 from cloudeval.errors import RunnerError
@@ -12,6 +15,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 #: CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID and CLONE_NEWNET of sched.h.
 EVERY_NAMESPACE = 0x20000 | 0x4000000 | 0x8000000 | 0x20000000 | 0x40000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 16384, 1 << 18
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -31,6 +35,12 @@ def mount(source: str, target: str | Path, kind: str = "", flags: int = 0, optio
     data = options.encode() or None
     done = _libc.mount(source.encode(), str(target).encode(), kind.encode() or None, ctypes.c_ulong(flags), data)
     _check(done, f"mount on {target}")
+
+
+def loopback_up() -> None:
+    """Bring the loopback link of this process's network namespace up."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
 
 
 def die_with_parent() -> None:

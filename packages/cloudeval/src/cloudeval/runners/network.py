@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from cloudeval.runners import linux
 from cloudeval.runners.sandbox import SCRATCH, command
 from cloudeval.store import Store
 from cloudeval.values import Object, dig
@@ -42,7 +43,7 @@ class Network:
         if self._ready:
             return
         Path("/run/netns").mkdir(exist_ok=True)
-        command(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"])
+        linux.mount("tmpfs", "/run/netns", "tmpfs")
         links = f"link add br0 type bridge forward_delay 0\naddr add {NODE_ADDRESS}/16 dev br0\nlink set br0 up\n"
         command(["ip", "-batch", "-"], text=links + "addr add 10.96.0.1/16 dev lo\n")
         for name, value in _SETTINGS.items():

@@ -134,7 +134,7 @@ def _furnish() -> None:
     linux.mount("tmpfs", SCRATCH, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"size={SCRATCH_BYTES},mode=755")
     linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     socket.sethostname("node-1")
-    command(["ip", "link", "set", "lo", "up"])
+    linux.loopback_up()
 
 
 def command(arguments: list[str], *, text: str | None = None, timeout_s: float = 10) -> str:
