@@ -7,7 +7,7 @@ import pytest
 
 from c4p import catalogue, routes
 from c4p.catalogue import drop_failing, find_paths
-from c4p.environment import best_range, parse_target, shell_lines
+from c4p.cli import parse_target
 from c4p.errors import BadRequest
 from c4p.probes import Answer, Probe, probe
 
@@ -78,18 +78,6 @@ def test_this_host_has_one_path_to_itself() -> None:
         assert all(hop.local for hop in routes.next_hops("127.0.0.1", *target, [1000]).values())
 
 
-def test_the_shortest_run_of_ports_over_all_paths_is_found() -> None:
-    paths = {("a",): [1, 7, 20], ("b",): [2, 21], ("c",): [9, 22]}
-    assert best_range(paths) == (20, 22, 3)
-    with pytest.raises(BadRequest, match="nothing is known"):
-        best_range({(): [0]})
-
-
-def test_other_stacks_are_told_what_they_can_be_told() -> None:
-    entry = catalogue.Entry("10.0.0.1", "10.0.0.2", 5000, {"a": [1, 2], "b": [3]}, {}, 0.0, "kernel", ["a", "b"])
-    lines = shell_lines(entry)
-    assert "export NCCL_IB_QPS_PER_CONNECTION=2" in lines
-    assert "no list of source ports" in lines
-    assert 'ip_local_port_range="2 3"' in lines
+def test_a_target_is_host_and_port() -> None:
     with pytest.raises(BadRequest, match="HOST:PORT"):
         parse_target("host")

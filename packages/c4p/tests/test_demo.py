@@ -1,4 +1,4 @@
-"""`c4p demo`: its table and its picture, on made-up runs and, with root, on a short real one."""
+"""`c4p demo`: its table, on made-up runs and, with root, on a short real one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -31,13 +30,7 @@ class Bed:
         self.cuts.append((source, target))
 
 
-def texts(picture: Path) -> list[str]:
-    return [node.text or "" for node in ET.parse(picture).getroot().iter("{http://www.w3.org/2000/svg}text")]
-
-
-def test_the_table_and_the_picture_show_the_runs_and_the_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_shows_the_runs_and_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     bed = Bed()
 
     @contextlib.contextmanager
@@ -57,8 +50,7 @@ def test_the_table_and_the_picture_show_the_runs_and_the_failure(
     monkeypatch.setattr(demo, "build", build)
     monkeypatch.setattr(demo, "run_jobs", run_jobs)
     monkeypatch.setattr(demo, "CUT_AFTER_S", 0.0)
-    picture = tmp_path / "demo.svg"
-    done = CliRunner().invoke(main, ["demo", "--draws", "2", "--picture", str(picture)])
+    done = CliRunner().invoke(main, ["demo", "--draws", "2"])
     assert done.exit_code == 0, done.output
     lines = [line.split() for line in done.output.splitlines()]
     assert [line[:3] for line in lines if line[:1] == ["random"]] == [["random", "1", "400"], ["random", "2", "400"]]
@@ -67,8 +59,6 @@ def test_the_table_and_the_picture_show_the_runs_and_the_failure(
     assert "rank 0: leaves the path over spine1 for spine2: nothing comes through" in done.output
     assert "every sum was right: yes" in done.output
     assert bed.cuts == [("spine1", "host1")]
-    drawn = texts(picture)
-    assert {"random 1", "random 2", "planned", "400", "760", "all paths: 800", "3 paths", "0 s"} <= set(drawn)
 
 
 def test_make_demo_runs_the_command() -> None:
@@ -79,13 +69,11 @@ def test_make_demo_runs_the_command() -> None:
 
 @pytest.mark.root
 @pytest.mark.skipif(bool(testbed.why_not()), reason=testbed.why_not() or "-")
-def test_a_short_demo_runs_on_real_namespaces(tmp_path: Path) -> None:
-    picture = tmp_path / "demo.svg"
-    argv = ["demo", "--seconds", "0.3", "--draws", "1", "--picture", str(picture)]
+def test_a_short_demo_runs_on_real_namespaces() -> None:
+    argv = ["demo", "--seconds", "0.3", "--draws", "1"]
     done = subprocess.run(
         [sys.executable, "-m", "c4p.cli", *argv], capture_output=True, text=True, timeout=90, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "planned / random:" in done.stdout
     assert "every sum was right: yes" in done.stdout
-    assert {"random 1", "planned", "0 s"} <= set(texts(picture))

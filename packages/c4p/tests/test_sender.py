@@ -31,6 +31,12 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+@pytest.fixture(autouse=True)
+def no_path_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of two paths is slower on this machine is no matter of these tests."""
+    monkeypatch.setattr("c4p.sender.slow_flows", lambda _flows, _now: [])
+
+
 @contextmanager
 def two_members() -> Iterator[tuple[list[Transport], list[PathChoice]]]:
     """Two members, each with two paths of three ports to the other."""
@@ -43,7 +49,7 @@ def two_members() -> Iterator[tuple[list[Transport], list[PathChoice]]]:
     for rank in range(2):
         other = 1 - rank
         at = Neighbours(rank, 2, token, "127.0.0.1", other, listeners[other].getsockname(), other)
-        carriers.append(Transport(at, listeners[rank], paths[rank], 20.0, moves=False))
+        carriers.append(Transport(at, listeners[rank], paths[rank], 20.0))
     try:
         for transport in carriers:
             transport.wait_connected(10.0)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from c4p.client import Subscription, register
+from c4p.client import Subscription, _MemberAnswer, register
 from c4p.demand import JobDemand, Member, PathReport, combine, demand_of, member_of, sides_of, with_members
 from c4p.errors import BadRequest, PlannerError
 from c4p.planner import Demand, plan
@@ -194,9 +194,9 @@ def test_with_many_members_each_asks_less_often(tmp_path: Path, monkeypatch: pyt
     planner.close()
     again = Planner(tmp_path / "s.sqlite")
     assert again.poll_after_s == 2.0
-    heard = {"version": 7, "paths": None, "stale": False, "poll_after_s": again.poll_after_s}
+    heard = _MemberAnswer(version=7, paths=None, stale=False, poll_after_s=again.poll_after_s)
     listener = subscribe("http://127.0.0.1:9", "b", [4, 5], 0, 7)
-    monkeypatch.setattr(listener._connection, "request", lambda *rest, **named: (200, heard))
+    monkeypatch.setattr(listener._connection, "request", lambda *_: heard)
     began = time.monotonic()
     assert news(listener) is None
     assert 2.0 <= listener._next - began < 3.0

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from c4p import probes, routes
@@ -70,14 +70,15 @@ def parse_path(text: str) -> NetworkPath:
     return tuple(text.split("|")) if text else UNKNOWN
 
 
-def learn(source: str, target: tuple[str, int], ports: Sequence[int] | None = None, rounds: int = ROUNDS) -> Entry:
+def learn(source: str, target: tuple[str, int], rounds: int = ROUNDS) -> Entry:
     """Learn the paths to a neighbour that listens.
+
+    Source ports above the kernel's own range are tried, 64 at a time until each path that was seen was seen twice (a
+    path that nobody has seen yet is then unlikely), 256 at most.
 
     Args:
         source: Own address.
         target: The neighbour's address and listening port.
-        ports: Source ports to try; None: some above the kernel's own range, 64 at a time until each path that was seen
-            was seen twice (a path that nobody has seen yet is then unlikely), 256 at most.
         rounds: How often each port is tried; one does not see losses, and is faster.
 
     Raises:
@@ -89,14 +90,15 @@ def learn(source: str, target: tuple[str, int], ports: Sequence[int] | None = No
 
     hops: dict[int, routes.NextHop] = {}
     found: dict[int, NetworkPath] = {}
-    for some in [list(ports)] if ports else _portions():
-        fresh = routes.next_hops(source, *target, some)
+    for first in range(FIRST_PORT, FIRST_PORT + MOST_PORTS, PORTS):
+        fresh = routes.next_hops(source, *target, range(first, first + PORTS))
         if all(hop.local for hop in fresh.values()):
             return Entry(source, *target, {"": [0]}, {}, time.time(), "none", [])
         more, how = find_paths({port: hop.gateway or hop.interface for port, hop in fresh.items()}, send)
         hops |= fresh
         found |= more
-        if not _seen_once(found):
+        # Good (1953): the share of paths that were never seen is about the share of those that were seen once.
+        if 1 not in Counter(found.values()).values():
             break
     paths, excluded = drop_failing(found, check_ports(list(hops), send, rounds))
     if not paths:
@@ -106,21 +108,6 @@ def learn(source: str, target: tuple[str, int], ports: Sequence[int] | None = No
     order = sorted({(routes.index_of(hop.interface), found[port][0]) for port, hop in hops.items() if found[port]})
     shares = {write_path(path): share for path, share in excluded.items()}
     return Entry(source, *target, text, shares, time.time(), how, list(dict.fromkeys(name for _, name in order)))
-
-
-def _portions() -> Iterator[list[int]]:
-    for first in range(FIRST_PORT, FIRST_PORT + MOST_PORTS, PORTS):
-        yield list(range(first, first + PORTS))
-
-
-def _seen_once(found: Mapping[int, NetworkPath]) -> bool:
-    """Return True if some path was seen only once.
-
-    Source:
-        Good (1953), The population frequencies of species: the share of what was never seen is about the share of what
-        was seen once.
-    """
-    return 1 in Counter(found.values()).values()
 
 
 def find_paths(first_routers: Mapping[int, str], send: Prober) -> tuple[dict[int, NetworkPath], str]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
+import socket
 from pathlib import Path
 from typing import Any
 
 import click
 
-from c4p.errors import C4PError
+from c4p.errors import BadRequest, C4PError
 
 
 class _Main(click.Group):
@@ -60,7 +57,7 @@ def catalogue(target: str, source: str, as_json: bool) -> None:
     import msgspec
 
     from c4p.catalogue import learn
-    from c4p.environment import address_toward, parse_target
+    from c4p.routes import address_toward
 
     host, port = parse_target(target)
     entry = learn(source or address_toward(host), (host, port))
@@ -78,52 +75,28 @@ def catalogue(target: str, source: str, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("target")
-@click.option("--source", default="", help="Own address; empty: the one that leads there.")
-def ports(target: str, source: str) -> None:
-    """Print settings for NCCL, or any program with sockets, toward TARGET, a listening HOST:PORT.
-
-    NCCL takes no list of source ports: the settings only say how many connections it opens.
-    """
-    from c4p.catalogue import learn
-    from c4p.environment import address_toward, parse_target, shell_lines
-
-    host, port = parse_target(target)
-    click.echo(shell_lines(learn(source or address_toward(host), (host, port))))
-
-
-@main.command()
-@click.option("--kind", type=click.Choice(["parallel", "clos"]), default="parallel", show_default=True)
-@click.option("--hosts", default=2, show_default=True)
-@click.option("--spines", default=4, show_default=True, help="Parallel: the number of paths.")
-@click.option("--mbit", default=200.0, show_default=True, help="Rate of a host's port.")
-@click.option("--groups", default=2, show_default=True, help="Clos: pairs of leaves.")
-@click.option("--oversubscription", default=1.0, show_default=True, help="Clos: host ports over uplinks.")
-def testbed(**shape: Any) -> None:
-    """Network namespaces with shaped links; stays until Ctrl-C. Needs root."""
-    from c4p.testbed import Shape, build
-
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with build(Shape(**shape)) as bed:
-        for host, address in zip(bed.hosts, bed.addresses, strict=True):
-            click.echo(f"{address:12} ip netns exec {host} COMMAND")
-        click.echo(json.dumps({"routers": bed.routers, "uplink_mbit": bed.shape.uplink_mbit}))
-        click.echo("Ctrl-C takes it down.")
-        try:
-            subprocess.run(["sleep", "infinity"], check=False)
-        except KeyboardInterrupt:
-            click.echo("")
-
-
-@main.command()
 @click.option("--seconds", default=3.0, show_default=True, help="Length of each run.")
 @click.option("--draws", default=3, show_default=True, help="Random draws.")
-@click.option("--picture", type=click.Path(path_type=Path), default=Path("c4p-demo.svg"), show_default=True)
-def demo(seconds: float, draws: int, picture: Path) -> None:
+def demo(seconds: float, draws: int) -> None:
     """Random against planned source ports on four paths, and a path that fails. Needs root."""
     from c4p.demo import run_demo
 
-    run_demo(seconds, draws, picture, click.echo)
+    run_demo(seconds, draws, click.echo)
+
+
+def parse_target(text: str) -> tuple[str, int]:
+    """Parse "HOST:PORT" into the host's address and the port.
+
+    Raises:
+        BadRequest: It is something else, or the host is unknown.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadRequest(f"{text!r}: expected HOST:PORT, where that host listens")
+    try:
+        return socket.gethostbyname(host), int(port)
+    except OSError as error:
+        raise BadRequest(f"{host!r} is not known: {error}") from error
 
 
 def _short(ports: list[int]) -> str:

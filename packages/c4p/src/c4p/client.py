@@ -18,8 +18,11 @@ from c4p.planner import Assignment, Demand
 TIMEOUT_S = 10.0
 POLL_S = 1.0
 MOST_BYTES = 256 * 1024 * 1024
-_NOT_FOUND = 404
 Answer = TypeVar("Answer")
+
+
+class _NotFound(PlannerError):
+    """The planner has no such job or member."""
 
 
 class _RegisterAnswer(msgspec.Struct, frozen=True):
@@ -71,8 +74,7 @@ def register(url: str, job: str, job_demand: JobDemand) -> tuple[int, list[list[
     """
     connection = _Connection(url)
     try:
-        _, answer = connection.request("PUT", _path(job), job_demand.demand)
-        registered = connection.read(answer, _RegisterAnswer)
+        registered = connection.request("PUT", _path(job), job_demand.demand, _RegisterAnswer)
         try:
             return registered.version, job_demand.answers(registered.assignment)
         except (KeyError, ValueError) as error:
@@ -133,16 +135,19 @@ class Subscription:
         self._next = time.monotonic() + POLL_S
         mine = f"{self._job}/members/{self._rank}"
         query = f"?version={self._version}&revision={self._member.revision}"
-        status, answer = self._connection.request("GET", mine + query, may_lack=self._demand is not None)
-        if status == _NOT_FOUND:
+        try:
+            heard = self._connection.request("GET", mine + query, None, _MemberAnswer)
+        except _NotFound:
+            if self._demand is None:
+                raise
             self._connection.request("PUT", self._job, self._demand)
-        elif (heard := self._connection.read(answer, _MemberAnswer)).stale:
-            self._connection.request("PUT", mine, self._member)
         else:
-            paths = self._paths(heard.paths)
-            self._version = heard.version
-            self._next = time.monotonic() + heard.poll_after_s
-            return paths
+            if not heard.stale:
+                paths = self._paths(heard.paths)
+                self._version = heard.version
+                self._next = time.monotonic() + heard.poll_after_s
+                return paths
+            self._connection.request("PUT", mine, self._member)
         self._next = time.monotonic()
         return None
 
@@ -178,17 +183,17 @@ class _Connection:
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._http = kind(parts.netloc, timeout=TIMEOUT_S)
 
-    def request(self, method: str, path: str, body: Any = None, may_lack: bool = False) -> tuple[int, dict[str, Any]]:
-        """Send a request and return its status and its answer.
+    def request(self, method: str, path: str, body: Any = None, kind: type[Answer] = dict) -> Answer:  # type: ignore[assignment]
+        """Send a request and return its answer as a record.
 
         Args:
             method: Of HTTP.
             path: Below the planner's URL.
             body: Sent as JSON.
-            may_lack: Whether "not found" is an answer too.
+            kind: Of the answer.
 
         Raises:
-            PlannerError: The planner cannot be reached, or refuses.
+            PlannerError: The planner cannot be reached, refuses, or does not answer as a planner does.
         """
         data = None if body is None else msgspec.json.encode(body)
         try:
@@ -197,23 +202,13 @@ class _Connection:
             self.close()
             where = f"the planner at {self._url} cannot be reached"
             raise PlannerError(f"{where}: {error!r}; is `c4p serve` running?") from error
-        if status >= http.client.BAD_REQUEST and not (may_lack and status == _NOT_FOUND):
+        if status >= http.client.BAD_REQUEST:
             why = text[:4096].decode(errors="replace")
-            raise PlannerError(f"the planner at {self._url} refused: {status} {why}")
+            refused = _NotFound if status == http.client.NOT_FOUND else PlannerError
+            raise refused(f"the planner at {self._url} refused: {status} {why}")
         try:
-            return status, msgspec.json.decode(text or b"{}", type=dict[str, Any])
+            return msgspec.json.decode(text or b"{}", type=kind)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise PlannerError(f"{self._url} is no planner: {error}") from error
-
-    def read(self, answer: dict[str, Any], kind: type[Answer]) -> Answer:
-        """Convert an answer to a record.
-
-        Raises:
-            PlannerError: It is none.
-        """
-        try:
-            return msgspec.convert(answer, kind)
-        except msgspec.ValidationError as error:
             raise PlannerError(f"{self._url} is no planner: {error}") from error
 
     def _exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:

@@ -1,12 +1,4 @@
-"""The exceptions of this package.
-
-C4PError
-├── BadRequest        a value from the caller that cannot be used; the message says which would do
-├── GroupBroken       the group cannot go on: a member left, failed, or was waited for too long
-├── NoPath            no path leads to a neighbour
-├── PlannerError      the planner's service cannot be reached or refused the request
-└── TestbedError      network namespaces cannot be made here
-"""
+"""The exceptions of this package."""
 
 from __future__ import annotations
 

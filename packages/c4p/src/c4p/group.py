@@ -26,6 +26,7 @@ from c4p.path_choice import PathChoice
 from c4p.planner import plan
 from c4p.rendezvous import ADDRESS, Rendezvous, Store
 from c4p.ring import Operation, RingPosition, broadcast_operation, even_chunks, gloo_chunks, reducer, ring_operation
+from c4p.routes import address_toward
 from c4p.transport import Transport
 from c4p.watcher import Watcher
 
@@ -106,7 +107,7 @@ class Group:
                 at = self._meet(meeting, address, listener)
                 paths, entry, subscription = self._plan(meeting, at, at.token.hex())
                 undo.pop_all()
-            transport = Transport(at, listener, paths, self.options.timeout_s, moves=True)
+            transport = Transport(at, listener, paths, self.options.timeout_s)
             transport.wait_connected(meeting.left_s)
         except BaseException as error:
             meeting.fail(error)
@@ -140,7 +141,7 @@ class Group:
         try:
             entry = learn(at.address, at.next_address)
         except NoPath as error:
-            raise NoPath(f"rank {self.rank} cannot leaf_pair rank {at.next_rank}: {error}") from error
+            raise NoPath(f"rank {self.rank} has no path to rank {at.next_rank}: {error}") from error
         report = report_of(entry, sockets)
         meeting.publish("paths", msgspec.json.encode(report).decode())
         self.job = self.options.job or token
@@ -340,9 +341,7 @@ def own_address(store: Store) -> str:
     host = getattr(base, "host", None)
     if not host:
         return "127.0.0.1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((socket.gethostbyname(host), 9))
-        return str(probe.getsockname()[0])
+    return address_toward(socket.gethostbyname(host))
 
 
 def _listener(address: str) -> socket.socket:

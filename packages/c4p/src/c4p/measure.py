@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -171,16 +171,14 @@ def _result(job: list[_Member]) -> JobResult:
 @click.option("--sockets", default=4, show_default=True)
 @click.option("--ports", type=click.Choice(["planned", "random"]), default="planned", show_default=True)
 @click.option("--planner", default="", help="URL of a planner.")
-@click.option("--job", default="", help="Name of this job at the planner.")
 @click.option("--bytes", "length", default=16 << 20, show_default=True, help="Size of each allreduce.")
 @click.option("--seconds", default=3.0, show_default=True)
-@click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds that an operation may take.")
 def main(rank: int, size: int, meet: str, length: int, seconds: float, **options: Any) -> None:
     """Repeat an allreduce for some seconds. Print a line of JSON for each one, and a last line with paths and events.
 
     Bus bandwidth is what each member sends: 2 (W - 1) / W times the size over the time, in Mbit/s.
     """
-    with Group(rank, size, Folder(meet), Options(**options)) as group:
+    with Group(rank, size, Folder(meet), Options(timeout_s=60.0, **options)) as group:
         array = np.ones(length // 4, dtype=np.float32)
         flag = np.zeros(1, dtype=np.int64)
         group.allreduce(array)
@@ -198,7 +196,7 @@ def main(rank: int, size: int, meet: str, length: int, seconds: float, **options
         _say(
             {
                 "paths": [[p.port, "|".join(p.path), p.delivered_bytes, p.rate] for p in group.paths],
-                "events": [event.as_dict() for event in group.events],
+                "events": [asdict(event) for event in group.events],
                 "sent_again_bytes": group.counters.sent_again_bytes,
                 "sent_bytes": group.counters.sent_bytes,
                 "duplicates": group.counters.duplicates,

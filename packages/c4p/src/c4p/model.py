@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 #: A path from host to host: the address of the router at each hop. Empty: unknown, the kernel chooses.
 NetworkPath = tuple[str, ...]
@@ -59,10 +58,6 @@ class PathEvent:
     after_s: float
     delivered_bytes: int = 0
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the event as a dictionary for JSON."""
-        return asdict(self)
-
 
 @dataclass(slots=True)
 class Counters:
@@ -72,5 +67,3 @@ class Counters:
     received_bytes: int = 0
     sent_again_bytes: int = 0
     duplicates: int = 0
-    operations: int = 0
-    by_path: dict[NetworkPath, int] = field(default_factory=dict)

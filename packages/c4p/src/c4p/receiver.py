@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from c4p.admission import REST_S, Admission, first_words
+from c4p.admission import Front
 from c4p.connections import Incoming, Neighbours
 from c4p.errors import C4PError, GroupBroken
 from c4p.model import Counters
@@ -60,8 +60,8 @@ class Receiver:
         callbacks: Callbacks,
     ) -> None:
         self._at = at
-        self._admission = Admission(listener, selector.unregister)
-        self._rests_until = 0.0
+        self._listener = listener
+        self._front: Front | None = None
         self._selector = selector
         self._counters = counters
         self._callbacks = callbacks
@@ -71,19 +71,22 @@ class Receiver:
 
     def listen(self) -> None:
         """Start to accept connections."""
-        self._selector.register(self._admission.listener, selectors.EVENT_READ, self._accept)
+
+        def watch(sock: socket.socket, act: Callable[[], object]) -> None:
+            self._selector.register(sock, selectors.EVENT_READ, lambda _mask: act())
+
+        wanted = HEADER.size + len(self._at.token)
+        self._front = Front(self._listener, self._judge, wanted, watch, self._selector.unregister)
 
     def tick(self, now: float) -> None:
         """Close connections that have not greeted in time, and accept again after a rest."""
-        self._admission.expire(now)
-        if self._rests_until and now >= self._rests_until:
-            self._rests_until = 0.0
-            self.listen()
+        if self._front is not None:
+            self._front.tick(now)
 
     @property
     def is_resting(self) -> bool:
         """Return True if connections are left to the kernel until the next tick."""
-        return self._rests_until > 0
+        return self._front is not None and self._front.is_resting
 
     @property
     def has_greeted(self) -> bool:
@@ -97,38 +100,19 @@ class Receiver:
 
     def close(self) -> None:
         """Close the listener and the connections that have not greeted."""
-        self._admission.close()
+        (self._listener if self._front is None else self._front).close()
 
-    def _accept(self, _mask: int) -> None:
-        callers, must_rest = self._admission.accept()
-        for sock in callers:
-            if self._greeted(sock):
-                continue
-            self._admission.keep(sock, time.monotonic())
-            self._selector.register(sock, selectors.EVENT_READ, lambda _mask, sock=sock: self._greeted(sock))
-        if must_rest:
-            self._selector.unregister(self._admission.listener)
-            self._rests_until = time.monotonic() + REST_S
-
-    def _greeted(self, sock: socket.socket) -> bool:
-        """Admit or close a connection by its first bytes. Return False if it has said nothing yet."""
-        wanted = HEADER.size + len(self._at.token)
-        words = first_words(sock, wanted)
-        if words is None:
-            return False
+    def _judge(self, sock: socket.socket, words: bytes) -> None:
+        """Admit or close a connection by its first bytes."""
         if not self._is_greeting(words):
-            self._admission.drop(sock)
-            return True
-        if sock in self._admission:
-            self._selector.unregister(sock)
-            self._admission.release(sock)
-        sock.recv(wanted)  # it is there: `first_words` has seen it
+            sock.close()
+            return
+        sock.recv(len(words))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Incoming(sock, bytearray(HEADER.size + _MOST_PAYLOAD))
         self._incoming.append(connection)
         self._selector.register(sock, selectors.EVENT_READ, lambda mask: self._on_incoming(connection, mask))
         self.lost_at = None
-        return True
 
     def _is_greeting(self, words: bytes) -> bool:
         if len(words) != HEADER.size + len(self._at.token):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 import tempfile
@@ -104,10 +103,10 @@ class Folder:
         self._path = Path(path)
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         facts = self._path.stat()
-        if facts.st_uid != os.getuid() or facts.st_mode & stat.S_IWOTH:
+        if facts.st_uid != os.getuid() or facts.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
             raise BadRequest(
-                f"{self._path} belongs to user {facts.st_uid}, or everybody may write into it, so another user could "
-                "put a token there: give a folder of your own"
+                f"{self._path} belongs to user {facts.st_uid}, or others may write into it (mode "
+                f"{stat.S_IMODE(facts.st_mode):o}), so another user could put a token there: give a folder of your own"
             )
 
     def set(self, key: str, value: str) -> None:
@@ -117,21 +116,14 @@ class Folder:
             BadRequest: It is there already: another group met in this folder.
         """
         if self._file(key).exists():
-            message = (
-                f"{self._path} has {key!r} of an earlier group: give each group, and each start, a folder of its own"
-            )
-            raise BadRequest(message)
+            raise BadRequest(f"{self._path} has {key!r} of an earlier group: give each start a folder of its own")
         with tempfile.NamedTemporaryFile("w", dir=self._path, delete=False) as file:
             file.write(value)
         Path(file.name).replace(self._file(key))
 
     def get(self, key: str) -> bytes:
-        """Return the value of a key that is there.
-
-        Raises:
-            BadRequest: Another user has written it.
-        """
-        return _own_bytes(self._file(key))
+        """Return the value of a key that is there."""
+        return self._file(key).read_bytes()
 
     def check(self, keys: list[str]) -> bool:
         """Return True if all keys are there."""
@@ -139,22 +131,3 @@ class Folder:
 
     def _file(self, key: str) -> Path:
         return self._path / ("key-" + key.replace("/", "-"))
-
-
-def _own_bytes(file: Path) -> bytes:
-    """Return the contents of a file that belongs to the user.
-
-    Raises:
-        BadRequest: Another user has put it there.
-    """
-    try:
-        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise BadRequest(f"{file} is a link, and is not read: give the group another folder") from None
-        raise
-    with os.fdopen(handle, "rb") as there:
-        facts = os.fstat(handle)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid():
-            raise BadRequest(f"{file} was put there by user {facts.st_uid}, and is not read: give another folder")
-        return there.read()

@@ -52,6 +52,20 @@ def next_hops(source: str, target: str, target_port: int, ports: Iterable[int]) 
         return {port: _ask(kernel, source, target, port, target_port) for port in ports}
 
 
+def address_toward(host: str) -> str:
+    """Return this host's address toward another one, without sending a packet.
+
+    Raises:
+        NoPath: There is no route.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))
+        except OSError as error:
+            raise NoPath(f"no route to {host}: {error.strerror}") from error
+        return str(probe.getsockname()[0])
+
+
 def index_of(interface: str) -> int:
     """Return the kernel's number of an interface; 0 if it is gone."""
     try:

@@ -50,7 +50,6 @@ class Sender:
         paths: The paths to the next neighbour, and the planned one of each socket.
         selector: The transport's.
         counters: The group's totals.
-        moves: Whether slow paths are left (dead ones always are).
         callbacks: The transport's.
 
     Attributes:
@@ -68,14 +67,12 @@ class Sender:
         paths: PathChoice,
         selector: selectors.BaseSelector,
         counters: Counters,
-        moves: bool,
         callbacks: Callbacks,
     ) -> None:
         self._at = at
         self._paths = paths
         self._selector = selector
         self._counters = counters
-        self._moves = moves
         self._callbacks = callbacks
         self.connections: list[Outgoing | None] = [None] * len(paths.planned)
         self.queue: collections.deque[PendingPiece] = collections.deque()
@@ -139,12 +136,6 @@ class Sender:
         """Drop all pieces, since the group has failed."""
         self.unacknowledged.clear()
         self.queue.clear()
-
-    def count_open(self) -> None:
-        """Add what open connections have delivered to the totals by path; at the end."""
-        for connection in self.connections:
-            if connection is not None:
-                self._count(connection)
 
     def pump(self) -> None:
         """Give pieces to connections that have room, and late ones once more to those with nothing to do."""
@@ -337,7 +328,6 @@ class Sender:
             self.connections[connection.index] = None
         if connection in self._retiring:
             self._retiring.remove(connection)
-        self._count(connection)
         elsewhere = [c.flow.outstanding for c in [*self.connections, *self._retiring] if c is not None]
         for key in reversed(list(connection.flow.outstanding)):
             piece = self.unacknowledged.get(key)
@@ -345,10 +335,6 @@ class Sender:
                 self.queue.appendleft(piece)
                 piece.job.queued += 1
                 self._counters.sent_again_bytes += len(piece.view)
-
-    def _count(self, connection: Outgoing) -> None:
-        by_path = self._counters.by_path
-        by_path[connection.path] = by_path.get(connection.path, 0) + connection.flow.delivered_bytes
 
     def _discard(self, connection: Outgoing) -> None:
         try:
@@ -449,7 +435,7 @@ class Sender:
         busy = [(name, connection) for name, connection in connections.items() if connection.flow.outstanding]
         unacknowledged = {name: kernel_waits_s(connection, now) >= KERNEL_S for name, connection in busy}
         verdicts = dead_flows(accounts, unacknowledged, now)
-        if self._moves and self._paths.known and not verdicts:
+        if self._paths.known and not verdicts:
             verdicts = slow_flows(accounts, now)
         for verdict in verdicts:  # one that is slow because nothing at all is acknowledged is dead
             why = "dead" if unacknowledged.get(verdict.flow.name) else verdict.why

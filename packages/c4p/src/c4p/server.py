@@ -10,6 +10,8 @@ import contextlib
 import hmac
 import resource
 import socket
+import time
+from collections.abc import Coroutine
 from typing import Any, cast
 
 import uvicorn
@@ -25,6 +27,7 @@ MOST_SILENT = 64
 MOST_CONNECTIONS = 20_000
 _HEADER_BYTES = 16_384
 _OTHER_FILES = 200
+_TICK_S = 0.02
 _NEEDS_TOKEN = {"error": f"a token is needed: set {TOKEN_VARIABLE} as for the planner"}
 _REFUSAL = (
     b"HTTP/1.1 401 Unauthorized\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s"
@@ -101,12 +104,17 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen on these sockets."""
         await super().startup(sockets=[])
-        self._fronts = [Front(one, self._judge, MOST_SILENT, _HEADER_BYTES) for one in sockets or ()]
+        loop = asyncio.get_running_loop()
+        for one in sockets or ():
+            self._fronts.append(
+                Front(one, self._judge, _HEADER_BYTES, loop.add_reader, loop.remove_reader, MOST_SILENT)
+            )
+        self._start(self._tick())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening and close all connections."""
-        for front in self._fronts:
-            front.close()
+        while self._fronts:
+            self._fronts.pop().close()
         await super().shutdown(sockets=[])
 
     def _judge(self, caller: socket.socket, words: bytes) -> None:
@@ -115,9 +123,18 @@ class Server(uvicorn.Server):
                 caller.recv(_HEADER_BYTES)  # what was not read would reset the connection, and with it the answer
                 caller.send(self._refusal)
             return
-        task = asyncio.get_running_loop().create_task(self._hand_over(caller))
+        self._start(self._hand_over(caller))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _tick(self) -> None:
+        while not self.should_exit:
+            await asyncio.sleep(_TICK_S)
+            for front in self._fronts:
+                front.tick(time.monotonic())
 
     async def _hand_over(self, caller: socket.socket) -> None:
         make = cast("Any", self.config.http_protocol_class)

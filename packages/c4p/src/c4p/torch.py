@@ -99,9 +99,7 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
             "all_reduce", (self._allreduce_one(tensor, _operator(opts)) for tensor in tensors), list(tensors)
         )
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
-        """The same for several tensors."""
-        return self.allreduce(tensors, opts)
+    allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Any:
         """Copy the tensor of `opts.rootRank` to all members."""
@@ -120,8 +118,7 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
 
     def all_gather_single(self, output: torch.Tensor, one: torch.Tensor, opts: Any = None) -> Any:
         """Gather every member's tensor, one after the other, in `output`."""
-        del opts
-        return self._all("all_gather", [self._gather_single(output, one)], [output])
+        return self.all_gather_single_coalesced([output], [one], opts)
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
@@ -134,12 +131,11 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Any:
         """Reduce the list of each member; each gets the element of its rank."""
         flat = [torch.cat([part.reshape(-1) for part in parts]) for parts in inputs]
-        works = (self._scatter_one(out, one, opts) for out, one in zip(outputs, flat, strict=True))
-        return self._all("reduce_scatter", works, list(outputs))
+        return self.reduce_scatter_single_coalesced(outputs, flat, opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, one: torch.Tensor, opts: Any = None) -> Any:
         """Reduce a tensor; each member gets the slice of its rank."""
-        return self._all("reduce_scatter", [self._scatter_one(output, one.reshape(-1).clone(), opts)], [output])
+        return self.reduce_scatter_single_coalesced([output], [one], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None

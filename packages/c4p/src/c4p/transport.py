@@ -38,12 +38,9 @@ class Transport:
         listener: A listening socket of this member; owned by the transport from now on.
         paths: Paths to the next neighbour, and the planned one of each socket.
         timeout_s: Longest time that an operation may take.
-        moves: Whether slow paths are left (dead ones always are).
     """
 
-    def __init__(
-        self, neighbours: Neighbours, listener: socket.socket, paths: PathChoice, timeout_s: float, moves: bool
-    ) -> None:
+    def __init__(self, neighbours: Neighbours, listener: socket.socket, paths: PathChoice, timeout_s: float) -> None:
         self._at = neighbours
         self._timeout_s = timeout_s
         self._selector = selectors.DefaultSelector()
@@ -66,7 +63,7 @@ class Transport:
         self._connected = threading.Event()
         self.counters = Counters()
         told = sender.Callbacks(self._finish_if_complete, self._next_left, self._fail)
-        self._sender = Sender(neighbours, paths, self._selector, self.counters, moves, told)
+        self._sender = Sender(neighbours, paths, self._selector, self.counters, told)
         heard = receiver.Callbacks(self._arrived, self._previous_left, self._fail)
         self._receiver = Receiver(neighbours, listener, self._selector, self.counters, heard)
         self._thread = threading.Thread(target=self._run, name=f"c4p-{neighbours.rank}", daemon=True)
@@ -222,7 +219,6 @@ class Transport:
         for piece in job.unacknowledged.values():  # the caller may change the buffer from now on
             piece.view = memoryview(bytes(piece.view))
         self._jobs.pop(job.sequence, None)
-        self.counters.operations += 1
         job.future.set_result(None)
 
     def _give_up_connecting(self) -> None:
@@ -358,7 +354,6 @@ class Transport:
                 sock.shutdown(socket.SHUT_WR)
             except OSError:
                 continue
-        self._sender.count_open()
         with self._lock:
             self._ended = True
             left = list(self._inbox)
