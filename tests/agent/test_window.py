@@ -18,7 +18,8 @@ import pytest
 
 from eroica.agent import window
 from eroica.agent.roster import LocalWorker
-from eroica.agent.window import HostWindow, Scratch, find_rise, split_at_rise
+from eroica.agent.scratch import Scratch
+from eroica.agent.window import HostWindow, find_rise, split_at_rise
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire import beat

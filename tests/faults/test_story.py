@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import msgspec
-
 from eroica.cli.demo import Story
 from eroica.model.look import Ending
 from eroica.model.worker import Worker
@@ -107,9 +105,3 @@ def test_the_story_tells_who_died_first_and_how() -> None:
         line for line in Story("none").tell(standing(0.1, death=Ending(kind="signal", number=15))) if "gone" in line
     ]
     assert not [line for line in Story("none").tell(standing(0.1, death=Ending(kind="signed-off"))) if "gone" in line]
-
-
-def test_what_communication_says_comes_before_the_window_that_it_has_opened() -> None:
-    told = msgspec.structs.replace(window("done", "communication", verdict="slow"), window_id=1)
-    lines = list(Story("none").tell(status(400, 90.0, (told, window("probe", "manual")))))
-    assert lines[-2:] == ["communication alone says: because", "asked for a window by hand"]

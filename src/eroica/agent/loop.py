@@ -14,8 +14,9 @@ import msgspec
 
 from eroica.agent.home import CollectorLink, HomeFinder
 from eroica.agent.roster import LocalWorker, Roster
+from eroica.agent.scratch import Scratch
 from eroica.agent.stacks import available
-from eroica.agent.window import HostWindow, Scratch
+from eroica.agent.window import HostWindow
 from eroica.agent.witnesses import Subject, take_looks
 from eroica.hardware.cpu import is_alive
 from eroica.model.look import HostLooks

@@ -82,9 +82,6 @@ class Story:
             if line.phase == "done":
                 yield name, "remembered how the healthy job looks (baseline window)"
             return
-        if line.purpose == "communication":
-            yield name, f"communication alone says: {line.summary}"
-            return
         yield name, self._opening(line, status)
         if line.purpose != "blocked" and line.phase in ("window", "patterns", "analysis"):
             span = f"iterations {line.first_iteration} to {line.last_iteration}"
@@ -99,8 +96,6 @@ class Story:
             return "the job has failed"
         if line.purpose == "blocked":
             return "noticed: looking at stacks, kernel states and collectives of every worker"
-        if line.purpose == "manual" and any(one.purpose == "communication" for one in status.windows):
-            return "a window opens, to see what it is"
         return "asked for a window by hand" if line.purpose == "manual" else f"noticed: {self._rise(status)}"
 
     @staticmethod

@@ -336,7 +336,7 @@ class Launch:
 
     def _end_helpers(self, patient: bool) -> None:
         """The agent has been told, or another node concludes: it hands in what it is at, and goes."""
-        from eroica.agent.window import Scratch
+        from eroica.agent.scratch import Scratch
 
         if not patient:
             for helper in self._helpers:

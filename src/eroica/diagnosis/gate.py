@@ -76,19 +76,19 @@ def _model() -> dict[str, tuple[float, float, float]]:
 
 
 def admit(view: View, causes: Sequence[Cause]) -> tuple[list[Cause], list[Weighed]]:
-    """Return the causes with their probabilities, and those withheld because they are not probable enough.
+    """Return the causes with their probabilities, and what is withheld because none is probable enough.
 
-    A recording is short, and the corpus holds none: its causes are never withheld.
+    Beside a probable cause, one that is not is told with what it gains by itself, and takes nothing from the first. A
+    recording is short, and the corpus holds none: its causes are never withheld.
     """
     known = [msgspec.structs.replace(one, probability=probability(view, one)) for one in causes]
     if view.is_trace:
         return known, []
+    probable = [one for one in known if one.probability >= LEAST]
+    if probable:
+        return [*settle_gains(view, probable), *(one for one in known if one.probability < LEAST)], []
     why = "its probability is {}, and causes are named from {} on"
-    withheld = [one for one in known if one.probability < LEAST]
-    named = settle_gains(view, [one for one in known if one.probability >= LEAST])
-    return named, [
-        Weighed(cause=one, decision=why.format(percent(one.probability), percent(LEAST))) for one in withheld
-    ]
+    return [], [Weighed(cause=one, decision=why.format(percent(one.probability), percent(LEAST))) for one in known]
 
 
 def probability(view: View, cause: Cause) -> float:
