@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -25,8 +26,6 @@ from eroica.fleet.records import (
     RunFacts,
     VerdictBody,
     WindowOrder,
-    decode_body,
-    unpack,
 )
 from eroica.fleet.reporting.packing import Packer, keep_last, look, watch
 from eroica.fleet.reporting.reporter import Reporter, facts_of, hand_over
@@ -296,7 +295,9 @@ def test_windows_of_a_second_run_are_not_handed_over_as_the_first_ones(server: S
     def functions() -> dict[str, set[tuple[str, str]]]:
         found: dict[str, set[tuple[str, str]]] = {}
         for piece in (piece for batch in server.heard for piece in batch.pieces if piece.kind == "verdict"):
-            function = decode_body(unpack(piece.body), VerdictBody).verdict.findings[0].function.name
+            function = (
+                msgspec.msgpack.decode(zlib.decompress(piece.body), type=VerdictBody).verdict.findings[0].function.name
+            )
             found.setdefault(piece.facts.run, set()).add((piece.key, function))
         return found
 
