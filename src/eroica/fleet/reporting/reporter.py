@@ -18,7 +18,7 @@ import psutil
 
 from eroica.errors import InputError
 from eroica.fleet.records import Beat, RunFacts, WindowOrder
-from eroica.fleet.reporting.packing import Packer, Seen, aged, beat_of, keep_last, read_history, signature_of, watch
+from eroica.fleet.reporting.packing import Packer, Seen, aged, beat_of, keep_last, read_history, watch
 from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import Spool, has_spool, now
 from eroica.settings import Settings
@@ -142,10 +142,10 @@ class Reporter:
         elif self._spool.known_facts() != reported.facts:
             return self._is_left()
         seen = watch(self._spool, reported.facts)
-        while seen.is_another:
-            job, host = self._identity
-            facts = msgspec.structs.replace(reported.facts, job=job, host=host)
-            reported = self._begun(begin_anew(self._spool, facts, reported.seen or seen, seen.ends_at))
+        while seen.next_began:
+            if reported.seen is not None:
+                keep_last(self._spool, reported.facts, reported.seen)
+            reported = self._begun(begin_anew(self._spool, *self._identity, seen.next_began))
             self._next_beat = 0.0
             seen = watch(self._spool, reported.facts)
         if reported.seen is None:
@@ -254,26 +254,12 @@ class Reporter:
                     hand_over(run, self._settings)
 
 
-def begin_anew(spool: Spool, facts: RunFacts, seen: Seen, ends_at: float) -> RunFacts:
+def begin_anew(spool: Spool, job: str, host: str, began: float) -> RunFacts:
     """The facts of another run, which began in this directory where nobody closed the one before.
 
-    What was written until then is packed for the earlier run. The facts come last, in one step: whoever is killed
-    before it begins anew once more.
-
-    Args:
-        spool: Of the directory.
-        facts: Of the earlier run.
-        seen: How that one was last.
-        ends_at: When the other one began, seconds since 1970.
+    What was written until then is the earlier run's, and is not reported any more.
     """
-    with contextlib.suppress(OSError):
-        Packer(spool, facts, 2**62, before=ends_at).pack(None, everything=True)
-    with contextlib.suppress(OSError):
-        keep_last(spool, facts, seen)
-    verdict = spool.run / "verdict.json"
-    left = signature_of([verdict])
-    stale = left if spool.is_packed("verdict/0", left) else signature_of([verdict], ends_at)
-    return spool.begin(facts.job, facts.host, commit_of(os.environ), ends_at, stale, ends_at)
+    return spool.begin(job, host, commit_of(os.environ), began, since=began)
 
 
 def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
@@ -302,17 +288,12 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
                 facts = facts_of(spool, run.resolve().name, "")
         if facts is not None:
             seen = watch(spool, facts)
-            if seen.is_another and by_hand:
-                facts = begin_anew(spool, facts, seen, seen.ends_at)
+            if seen.next_began and by_hand:
+                facts = begin_anew(spool, facts.job, facts.host, seen.next_began)
                 seen = watch(spool, facts)
-            try:
-                packer = Packer(spool, facts, before=seen.ends_at)
-                packer.pack(seen.status, everything=True)
-                whole = not packer.left_out
-            except OSError as error:  # one file costs no other
-                log.warning("something in %s could not be packed: %s", run, error)
-                whole = False
-            keep_last(spool, facts, seen)
+            if not seen.next_began:
+                whole = _packed(spool, facts, seen)
+                keep_last(spool, facts, seen)
         with client_for(settings) as client:
             sender = Sender(client)
             while sender.has_work(spool):
@@ -323,6 +304,17 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
     finally:
         if lock >= 0:
             os.close(lock)
+
+
+def _packed(spool: Spool, facts: RunFacts, seen: Seen) -> bool:
+    """Pack all that lies in a run directory; False if something could not be."""
+    packer = Packer(spool, facts)
+    try:
+        packer.pack(seen.status, everything=True)
+    except OSError as error:  # one file costs no other
+        log.warning("something in %s could not be packed: %s", spool.run, error)
+        return False
+    return not packer.left_out
 
 
 def adopt(run: Path, settings: Settings) -> None:
@@ -354,10 +346,10 @@ def close_run(run: Path) -> None:
     facts = spool.known_facts()
     with contextlib.ExitStack() as leaving:
         leaving.callback(spool.close_run)  # whatever could not be packed must not become the next run's
-        if facts is not None:
-            seen = watch(spool, facts)
+        seen = None if facts is None else watch(spool, facts)
+        if facts is not None and seen is not None and not seen.next_began:
             leaving.callback(keep_last, spool, facts, seen)  # it dates pieces, so it looks whether any wait
-            Packer(spool, facts, 2**62, _CLOSING_S, seen.ends_at).pack(None, everything=True)
+            Packer(spool, facts, 2**62, _CLOSING_S).pack(None, everything=True)
 
 
 def whose(settings: Settings) -> str:
