@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from eroica.collector.trainjob import CA_FILE, TOKEN_FILE, URL, TrainJob, trainer_status
 from eroica.model.verdict import FindingFunction, Verdict
 from eroica.wire.messages import JobStatus
+from support.collectors import until
 from support.verdicts import cause, plain
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
@@ -128,14 +129,6 @@ def test_iteration_times_and_the_verdict_stand_in_the_trainjob(tmp_path: Path, c
     assert notes == []
 
 
-async def until(true: Any, patience_s: float = 10.0) -> None:
-    async def wait() -> None:
-        while not true():
-            await asyncio.sleep(0.01)
-
-    await asyncio.wait_for(wait(), patience_s)
-
-
 def test_another_authority_is_not_believed(tmp_path: Path, controller: Controller) -> None:
     make_certificate(tmp_path / "other")
     assert said(variables(tmp_path / "other", controller.url)) == [
@@ -154,12 +147,14 @@ def test_what_goes_wrong_is_a_note_and_costs_nothing(tmp_path: Path, controller:
     assert "is not set to an https address" in said({URL: "http://127.0.0.1/"})[0]
 
 
-def said(environ: dict[str, str]) -> list[str]:
+def said(environ: dict[str, str], verdict: Verdict | None = None) -> list[str]:
     """Notes of a job that ends at once."""
     notes: list[str] = []
 
     async def go() -> None:
         job = TrainJob(environ, lambda: STATUS, notes.append)
+        if verdict is not None:
+            job.judged(2, verdict)
         job.start()
         await job.close(5)
 
@@ -178,16 +173,7 @@ LONG = replace(
 
 
 def test_a_verdict_of_many_words_is_taken_in_pieces(tmp_path: Path, controller: Controller) -> None:
-    notes: list[str] = []
-
-    async def go() -> None:
-        job = TrainJob(variables(tmp_path / "tls", controller.url), lambda: STATUS, notes.append)
-        job.judged(2, LONG)
-        job.start()
-        await job.close(5)
-
-    asyncio.run(go())
-    assert notes == []
+    assert said(variables(tmp_path / "tls", controller.url), LONG) == []
     told = names(controller.heard[-1][2])
     pieces = [value for name, value in told.items() if name.startswith("eroica_summary")]
     assert "".join(pieces).replace(" ", "") == LONG.summary.replace(" ", "")
