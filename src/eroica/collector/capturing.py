@@ -118,10 +118,6 @@ class Underway:
             since=wanted.since,
         )
 
-    def expects(self, pattern: WorkerPattern) -> bool:
-        """The pattern is of this window and of a worker in it."""
-        return pattern.window_id == self.window.window_id and pattern.worker.global_rank in self.ranks
-
     # ------------------------------------------------------------------ the probe
 
     def is_probed(self) -> bool:

@@ -49,7 +49,6 @@ LOOK_S = 0.25
 """Pause between two looks at the job while somebody reads, s."""
 MOST_CORE = 0.1
 """Looking may take this share of one core: a very large job is looked at more seldom."""
-"""Pause between two matrices of delays, s."""
 MOST_WINDOWS = 100
 _SIBLINGS_S = 5.0
 
@@ -422,16 +421,19 @@ class Live:
         return Response(asset(request.path_params["name"]), media_type=kind)
 
     async def _report(self, request: Request) -> Response:
-        return await _html(page_of(self._collector.run_directory, request.path_params.get("window_id", 0)))
+        path = page_of(self._collector.run_directory, request.path_params.get("window_id", 0))
+        try:
+            page = await asyncio.to_thread(read_private, path, _MOST_REPORT_BYTES)
+        except OSError:
+            return _missing("there is no report yet; it is drawn when the verdict stands")
+        headers = {"content-security-policy": REPORT_POLICY}
+        return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
     async def _sibling(self, request: Request) -> Response:
         """Redirect to another job's page; its token is only for readers on this host."""
-        near = request.client is not None and is_loopback(request.client.host)
-        link = (
-            await asyncio.to_thread(sibling_link, self._collector.run_directory, request.path_params["name"])
-            if near
-            else None
-        )
+        link, name = None, request.path_params["name"]
+        if request.client is not None and is_loopback(request.client.host):
+            link = await asyncio.to_thread(sibling_link, self._collector.run_directory, name)
         return RedirectResponse(link, status_code=303) if link else _missing("that job has no page here")
 
     # ------------------------------------------------------------------ JSON
@@ -480,12 +482,3 @@ def _json(record: object, status: int = 200) -> Response:
 
 def _missing(why: str) -> Response:
     return JSONResponse({"error": why}, status_code=404)
-
-
-async def _html(path: Path) -> Response:
-    """A report as its own page."""
-    try:
-        page = await asyncio.to_thread(read_private, path, _MOST_REPORT_BYTES)
-    except OSError:
-        return _missing("there is no report yet; it is drawn when the verdict stands")
-    return Response(page, media_type="text/html; charset=utf-8", headers={"content-security-policy": REPORT_POLICY})

@@ -274,7 +274,7 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
         UsageError: The service's address cannot be used.
         OSError: The directory cannot be read or written.
     """
-    spool = Spool(run)
+    is_new, spool = not has_spool(run), Spool(run)
     if not by_hand and spool.known_facts() is None and spool.is_empty():
         return True  # its own reporter has not begun, and must find nobody there
     lock = spool.claim()
@@ -284,7 +284,8 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
         facts, whole = spool.known_facts(), True
         if by_hand:
             spool.readmit()
-            if facts is None and spool.is_empty() and (run / "verdict.json").exists():  # its reporter never began
+            if facts is None and spool.is_empty() and (is_new or (run / "verdict.json").exists()):  # nobody reported it
+                spool.belongs_to(whose(settings))
                 facts = facts_of(spool, run.resolve().name, "")
         if facts is not None:
             seen = watch(spool, facts)
@@ -315,17 +316,6 @@ def _packed(spool: Spool, facts: RunFacts, seen: Seen) -> bool:
         log.warning("something in %s could not be packed: %s", spool.run, error)
         return False
     return not packer.left_out
-
-
-def adopt(run: Path, settings: Settings) -> None:
-    """A run that nobody has reported becomes one that waits.
-
-    Raises:
-        OSError: The directory cannot be written.
-    """
-    spool = Spool(run)
-    spool.belongs_to(whose(settings))
-    facts_of(spool, run.resolve().name, "")
 
 
 def facts_of(spool: Spool, job: str, host: str) -> RunFacts:
