@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import threading
@@ -33,7 +32,6 @@ from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import SendState, Spool
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
-from eroica.wire.places import write_whole
 from support.run_directories import RunDirectory, a_pattern, a_verdict
 
 FACTS = RunFacts(run="a" * 32, job="llm", began=1000.0)
@@ -96,9 +94,12 @@ def spool(tmp_path: Path) -> Spool:
     return spool
 
 
+def settings_for(server: Server) -> Settings:
+    return Settings(fleet=f"http://127.0.0.1:{server.server_port}", fleet_token="t")
+
+
 def sender_to(server: Server) -> Sender:
-    settings = Settings(fleet=f"http://127.0.0.1:{server.server_port}", fleet_token="t")
-    return Sender(client_for(settings))
+    return Sender(client_for(settings_for(server)))
 
 
 def a_beat() -> Beat:
@@ -107,6 +108,10 @@ def a_beat() -> Beat:
 
 def waiting(spool: Spool) -> list[str]:
     return [piece.key for _, piece in spool.waiting(100, 10**9)]
+
+
+def names_in(spool: Spool) -> list[str]:
+    return [piece.name for _, piece in spool.waiting(100, 10**9)]
 
 
 def test_pieces_leave_the_spool_when_the_service_keeps_them_and_not_before(server: Server, spool: Spool) -> None:
@@ -172,10 +177,6 @@ def test_a_piece_that_is_too_long_for_a_proxy_waits_and_lets_others_pass(server:
     assert spool.is_empty()
 
 
-def settings_for(server: Server) -> Settings:
-    return Settings(fleet=f"http://127.0.0.1:{server.server_port}", fleet_token="t")
-
-
 def test_a_last_beat_goes_after_the_pieces_and_one_that_is_refused_is_dropped(server: Server, spool: Spool) -> None:
     RunDirectory(spool.run).course(*[100.0] * 9)
     keep_last(spool, FACTS, watch(spool, FACTS))
@@ -222,13 +223,6 @@ def test_the_last_times_of_a_collector_that_is_killed_are_told(
     assert list(told(server).values()) == [directory.means]
 
 
-def ended() -> int:
-    """The process id of a collector that is gone."""
-    collector = subprocess.Popen(["true"])
-    collector.wait()
-    return collector.pid
-
-
 def test_who_hands_over_others_runs_takes_no_directory_whose_reporter_has_not_begun(
     server: Server, tmp_path: Path
 ) -> None:
@@ -240,39 +234,6 @@ def test_who_hands_over_others_runs_takes_no_directory_whose_reporter_has_not_be
         assert hand_over(directory.path, settings_for(server)) and not server.heard
     assert hand_over(directory.path, settings_for(server), by_hand=True)
     assert [piece.key for batch in server.heard for piece in batch.pieces] == ["verdict/0"]
-
-
-class Killed(BaseException):
-    """Nobody catches it."""
-
-
-def test_whoever_is_killed_while_another_run_begins_tells_no_end_of_it(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for kill_at in range(1, 9):
-        first = RunDirectory(tmp_path / str(kill_at), began=time.time() - 500)
-        first.course(*[100.0] * 9)
-        first.end(a_verdict())
-        assert Reporter(first.path, "llm", "h", settings_for(server)).work()
-        RunDirectory(first.path, began=time.time()).course(*[50.0] * 9)
-        written = 0
-
-        def write(path: Path, data: bytes, *, on_disk: bool = False, kill_at: int = kill_at) -> None:
-            nonlocal written
-            write_whole(path, data, on_disk=on_disk)
-            written += 1
-            if written == kill_at:
-                raise Killed
-
-        with monkeypatch.context() as patched, contextlib.suppress(Killed):
-            patched.setattr("eroica.fleet.reporting.spool.write_whole", write)
-            Reporter(first.path, "llm", "h", settings_for(server)).work()
-        assert Reporter(first.path, "llm", "h", settings_for(server)).work()
-        phases = {(beat.facts.run, beat.phase) for batch in server.heard if (beat := batch.beat) is not None}
-        assert sorted(phase for _, phase in phases) == ["over", "watching"], kill_at
-        assert list(told(server).values()) == [[100.0] * 9, [50.0] * 9]
-        server.heard.clear()
-    assert written < 8, "the last one was not killed"
 
 
 def test_windows_of_a_second_run_are_not_handed_over_as_the_first_ones(server: Server, tmp_path: Path) -> None:
@@ -392,8 +353,7 @@ def dead_process() -> int:
 
 def test_pauses_grow_and_the_services_wish_is_respected(server: Server, spool: Spool) -> None:
     clock = [0.0]
-    settings = Settings(fleet=f"http://127.0.0.1:{server.server_port}", fleet_token="t")
-    sender = Sender(client_for(settings), clock=lambda: clock[0])
+    sender = Sender(client_for(settings_for(server)), clock=lambda: clock[0])
     server.answer = lambda batch: (500, b"")
     pauses = []
     for _ in range(9):
@@ -423,16 +383,12 @@ def test_patterns_are_packed_from_one_file_as_from_a_file_each_and_once(tmp_path
     first, second = ([piece for _, piece in spool.waiting(100, 10**9)] for spool in spools)
     assert [piece.key for piece in first] == ["patterns/1/0", "patterns/1/1"]
     assert [(piece.key, piece.body) for piece in second] == [(piece.key, piece.body) for piece in first]
-    names = waiting_names(spools[1])
+    names = names_in(spools[1])
     bundle = Bundle(files[0].with_name(BUNDLE_FILE), append=True)
     bundle.add(69, encode_record(a_pattern(69, 1, seconds=0.3)))  # of the second block
     bundle.close()
     files[69].unlink()
     Packer(spools[1], FACTS, 10**9).pack(None, everything=True)
-    assert len(set(waiting_names(spools[1])) - set(names)) == 1
+    assert len(set(names_in(spools[1])) - set(names)) == 1
     files[0].with_name(BUNDLE_FILE).write_bytes(b"no such file")
     Packer(spools[1], FACTS, 10**9).pack(None, everything=True)
-
-
-def waiting_names(spool: Spool) -> list[str]:
-    return [piece.name for _, piece in spool.waiting(100, 10**9)]
