@@ -15,6 +15,7 @@ from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WindowLine, WorkerStatus
+from support.collectors import pattern
 from support.verdicts import cause, plain
 
 
@@ -76,10 +77,10 @@ class Job:
             self.status = msgspec.structs.replace(self.status, result=result)
 
     def _pattern(self, window_id: int) -> WorkerPattern:
-        return WorkerPattern(
+        return pattern(
             worker=self.status.worker, window_id=window_id, first_iteration=self.status.iteration - 1,
             last_iteration=self.status.iteration, duration_s=self.inside * (self.status.current_s or 1.0),
-            iteration_us=b"", wait_us=b"", functions=(), host_facts=self.host_facts, neighbors=self.neighbors,
+            host_facts=self.host_facts, neighbors=self.neighbors,
         )  # fmt: skip
 
 

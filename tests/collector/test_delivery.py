@@ -135,7 +135,9 @@ def test_a_collector_that_is_killed_inside_a_window_loses_nothing_that_it_has_ta
             cut.write(b"\x01\x03\x00\x00\x00\xff\x07")
         job.start()
         job.collector.resume(read_history(tmp_path, "was ended by SIGKILL"))
-        await job.tell(510, OrderResult(window_id=window_id, status="done", kind="window"))
+        assert not job.collector.windows.tick(job.collector.clock()), "nobody is missed before he can have reported"
+        told = await job.tell(510, OrderResult(window_id=window_id, status="done", kind="window"))
+        assert told.order is not None and (told.order.window_id, told.order.kind) == (window_id, "window")
         for rank in (1, 3):
             assert await deliver_of(job)(pattern(rank, window_id)) == "taken"
         assert await job.verdict(window_id) == "4 of 30"

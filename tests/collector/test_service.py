@@ -26,8 +26,6 @@ from eroica.wire.address import Address, announce_to_all
 from eroica.wire.codec import encode_record
 from eroica.wire.messages import (
     AgentReport,
-    JobStatus,
-    OrderMessage,
     OrderResult,
     WorkerStatus,
     WorkerTrigger,
@@ -55,24 +53,20 @@ def final_in(run: Path) -> Verdict:
     return Verdict.from_json((run / "verdict.json").read_bytes())
 
 
-async def capture(client: httpx.AsyncClient, workers: int = 1, window_id: int = 1) -> OrderMessage:
-    """A window is asked for, probed and captured; its order."""
+async def capture(client: httpx.AsyncClient, window_id: int = 1) -> None:
+    """A window is asked for, probed and captured."""
 
-    def at(iteration: int, **result: object) -> list[WorkerStatus]:
+    def at(iteration: int, **result: object) -> WorkerStatus:
         order = OrderResult(window_id=window_id, status="done", **result) if result else OrderResult()
-        return [
-            status(rank, worker=worker(rank, world_size=workers), iteration=iteration, baseline_s=0.1, result=order)
-            for rank in range(workers)
-        ]
+        return status(worker=worker(world_size=1), iteration=iteration, baseline_s=0.1, result=order)
 
-    await tell(client, *at(100))
+    await tell(client, at(100))
     await post(client, "/v1/profile", {})
-    probe = (await tell(client, *at(101))).order
+    probe = (await tell(client, at(101))).order
     assert probe is not None and probe.kind == "probe"
-    window = (await tell(client, *at(113, kind="probe", events=10))).order
+    window = (await tell(client, at(113, kind="probe", events=10))).order
     assert window is not None and window.kind == "window"
-    await tell(client, *at(400, kind="window"))
-    return window
+    await tell(client, at(400, kind="window"))
 
 
 def test_a_window_runs_from_request_to_verdict_on_disk(tmp_path: Path) -> None:
@@ -209,30 +203,6 @@ def test_a_collector_to_which_nobody_reported_says_nothing_over_that_of_the_job(
     with_collector(tmp_path, second)
     assert final_in(tmp_path).coverage.workers_reported == 1
     assert (tmp_path / "status.json").read_bytes() == status_text
-
-
-def test_a_window_goes_on_with_the_collector_that_comes_after_one_that_was_killed(tmp_path: Path) -> None:
-    ordered: list[OrderMessage] = []
-
-    async def first(collector: Collector, client: httpx.AsyncClient) -> None:
-        ordered.append(await capture(client, workers=2))
-        await client.post("/v1/patterns", content=encode_record(pattern()))
-        collector._tick()
-
-    async def second(collector: Collector, client: httpx.AsyncClient) -> None:
-        assert not collector.windows.tick(collector.clock()), "nobody is missed before he can have reported"
-        over = OrderResult(window_id=1, status="done", kind="window")
-        told = await tell(client, *(status(rank, iteration=410, baseline_s=0.1, result=over) for rank in (0, 1)))
-        assert told.order == ordered[0]
-        await client.post("/v1/patterns", content=encode_record(pattern(worker=worker(1))))
-        await asyncio.sleep(0.2)
-        await finish(collector, client)
-
-    with_collector(tmp_path, first)
-    with_collector(tmp_path, second, resume="was ended by SIGKILL")
-    assert Verdict.from_json((tmp_path / "windows" / "1" / "verdict.json").read_bytes()).summary == "2 seen"
-    kept = msgspec.json.decode((tmp_path / "status.json").read_bytes(), type=JobStatus)
-    assert [line.phase for line in kept.windows] == ["done"]
 
 
 def test_a_silence_becomes_a_verdict_on_disk_that_can_be_replayed(tmp_path: Path) -> None:

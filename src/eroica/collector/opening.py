@@ -287,11 +287,6 @@ def lead(iteration_s: float, hosts: int) -> int:
     return max(_LEAST_LEAD, math.ceil(lead_s / max(iteration_s, SHORTEST_S)))
 
 
-def farthest(training: Iterable[WorkerStatus]) -> int:
-    """Iterations that the worker has completed that is farthest."""
-    return max(status.iteration for status in training)
-
-
 def events_of(probe: OrderResult, iteration_s: float) -> int:
     """Trace events of one iteration, from a probe that may have met a short one.
 

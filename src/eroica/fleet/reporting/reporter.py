@@ -254,14 +254,6 @@ class Reporter:
                     hand_over(run, self._settings)
 
 
-def begin_anew(spool: Spool, job: str, host: str, began: float) -> RunFacts:
-    """The facts of another run, which began in this directory where nobody closed the one before.
-
-    What was written until then is the earlier run's, and is not reported any more.
-    """
-    return spool.begin(job, host, commit_of(os.environ), began, since=began)
-
-
 def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
     """Hand over what still waits in a run directory whose job is over; False if something could not be, or is refused.
 
@@ -320,8 +312,18 @@ def _packed(spool: Spool, facts: RunFacts, seen: Seen) -> bool:
 
 def facts_of(spool: Spool, job: str, host: str) -> RunFacts:
     """The facts of the run in a spool's directory; drawn if there are none."""
+    if (known := spool.known_facts()) is not None:
+        return known
     history = read_history(spool.run)
-    return spool.facts(job, host, commit_of(os.environ), history.began if history is not None else now())
+    return spool.begin(job, host, commit_of(os.environ), history.began if history is not None else now())
+
+
+def begin_anew(spool: Spool, job: str, host: str, began: float) -> RunFacts:
+    """The facts of another run, which began in this directory where nobody closed the one before.
+
+    What was written until then is the earlier run's, and is not reported any more.
+    """
+    return spool.begin(job, host, commit_of(os.environ), began, since=began)
 
 
 def close_run(run: Path) -> None:

@@ -137,10 +137,6 @@ class Spool:
 
     # ------------------------------------------------------------------ who this run is
 
-    def facts(self, job: str, host: str, commit: str, began: float) -> RunFacts:
-        """The run's facts, drawn once and kept until another run begins in this directory."""
-        return self.known_facts() or self.begin(job, host, commit, began)
-
     def begin(self, job: str, host: str, commit: str, began: float, since: float = 0.0) -> RunFacts:
         """Draw the facts of another run; the journal of what was packed of the one before stays."""
         facts = RunFacts(
