@@ -16,7 +16,6 @@ import pytest
 
 from eroica.archive.store import Store
 from eroica.collector.listening_sockets import Doors, former_door, named_door
-from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict, VerdictWord
@@ -40,9 +39,8 @@ class Scene:
         self.run = run
         chosen = Settings(baseline_window=False, **settings)
         self.collector = Collector("train", Store(run), chosen, TOKEN, lambda *_: verdict("slow"))
-        self.metrics = Scraping(self.collector, "a")
-        self.collector.listeners.append(self.metrics.judged)
-        self.doors = Doors(self.collector, "a", self.metrics)
+        self.doors = Doors(self.collector, "a")
+        self.metrics = self.doors.metrics
 
     @property
     def inside(self) -> str:

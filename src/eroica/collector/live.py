@@ -368,13 +368,12 @@ class Live:
 
     Args:
         collector: The job's.
-        token: The collector's.
         page: What the link carries; default: made from the token.
     """
 
-    def __init__(self, collector: Collector, token: str, page: str = "") -> None:
+    def __init__(self, collector: Collector, page: str) -> None:
         names = (name.strip() for name in collector.settings.page_hosts.split(","))
-        self.visitors = Visitors(token, frozenset(name for name in names if name), page)
+        self.visitors = Visitors(collector.token, frozenset(name for name in names if name), page)
         self._collector = collector
         self._telling = Telling(collector)
         self._streams = 0

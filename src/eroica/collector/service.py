@@ -143,7 +143,7 @@ class Collector:
         self._next_status = 0.0
         self._note = self.windows.ledger.note
         self.windows.ledger.listen = lambda news: self.pace.shown(self.clock(), news)
-        self.live = Live(self, token, page)
+        self.live = Live(self, page)
         self.parts = Parts("eroica.collector", self, self._note)
 
     def application(self, more: Sequence[Route] = ()) -> Starlette:

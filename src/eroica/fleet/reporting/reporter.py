@@ -8,7 +8,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,22 +55,12 @@ class Reporter:
         host: This host.
         settings: Tunables.
         collector: Process id of the collector; 0: nobody writes here any more.
-        clock: Seconds, monotonic.
     """
 
-    def __init__(
-        self,
-        run: Path,
-        job: str,
-        host: str,
-        settings: Settings,
-        collector: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, run: Path, job: str, host: str, settings: Settings, collector: int = 0) -> None:
         self._run = run
         self._settings = settings
         self._collector = collector
-        self._clock = clock
         self._spool = Spool(run)
         self._client = client_for(settings)
         self._sender = Sender(self._client, self._order)
@@ -182,14 +172,14 @@ class Reporter:
         except OSError as error:
             reported.is_packed = False
             self._warn(f"something could not be packed: {error}")
-        due = self._clock() >= self._next_beat or (self._ended(seen) and not self._is_told(facts, seen))
+        due = time.monotonic() >= self._next_beat or (self._ended(seen) and not self._is_told(facts, seen))
         while self._sender.may and (due or self._sender.has_work(self._spool)):
             beat = self._beat(facts, seen) if due else None
             sent = self._sender.send(self._spool, beat)
             if not sent.ok:
                 return
             if beat is not None and sent.beat:
-                self._next_beat = self._clock() + self._settings.fleet_report_s
+                self._next_beat = time.monotonic() + self._settings.fleet_report_s
                 self._spool.taken(beat, seen.signature)
             due = False
 
@@ -226,8 +216,8 @@ class Reporter:
     def _is_gone(self) -> bool:
         """The collector ended, and no other one took its place."""
         if self._gone_at is None and not _lives(self._collector):
-            self._gone_at = self._clock()
-        return self._gone_at is not None and self._clock() - self._gone_at >= _GONE_S
+            self._gone_at = time.monotonic()
+        return self._gone_at is not None and time.monotonic() - self._gone_at >= _GONE_S
 
     def _ended(self, seen: Seen) -> bool:
         return seen.over or self._is_gone()
@@ -243,7 +233,7 @@ class Reporter:
     def _gave_up(self) -> bool:
         if not self._collector:  # one try for each piece is enough: somebody waits for us
             return not self._sender.may
-        return self._is_gone() and self._clock() - (self._gone_at or 0.0) > self._settings.fleet_patience_s
+        return self._is_gone() and time.monotonic() - (self._gone_at or 0.0) > self._settings.fleet_patience_s
 
     def _hand_over_others(self) -> None:
         """The service is there: what other runs beside this one could not hand over goes now."""
