@@ -8,9 +8,8 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from eroica.collector.service import Collector
 from eroica.collector.webhook import MOST_PER_HOUR, MOST_PER_JOB, PAUSES_S, Notices, Webhook, escaped
 from eroica.model.verdict import Recurrence, Verdict, VerdictWord
 from eroica.settings import Settings, load_settings
+from support.servers import serving
 from support.verdicts import cause as named
 from support.verdicts import plain
 
@@ -37,55 +37,32 @@ def verdict(worker: int = 2) -> Verdict:
     return plain("slow", "The link of worker 2 is slow.", cause)
 
 
-class Chat(ThreadingHTTPServer):
+class Chat:
     """Answers as told, the last answer for ever; remembers what it was sent."""
 
-    daemon_threads = True
-
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, answers: tuple[Answer, ...]) -> None:
         self.answers = list(answers)
         self.heard: list[dict[str, Any]] = []
         self.over = threading.Event()
-        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = ""
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/services/{SECRET}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Chat
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.heard.append({"path": self.path, "type": self.headers["Content-Type"], **json.loads(body)})
-        status, headers, text = self.server.answers.pop(0) if len(self.server.answers) > 1 else self.server.answers[0]
+    def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        self.heard.append({"path": path, "type": headers["Content-Type"], **json.loads(body)})
+        status, more, text = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if not status:
-            self.server.over.wait(20)
-            return
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
+            self.over.wait(20)
+        return status, more, text.encode()
 
 
 @contextlib.contextmanager
 def chat(*answers: Answer) -> Iterator[Chat]:
-    server = Chat(*answers)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.over.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    told = Chat(answers)
+    with serving(told.answer) as url:
+        told.url = f"{url}/services/{SECRET}"
+        try:
+            yield told
+        finally:
+            told.over.set()
 
 
 class Told:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
-import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
 
 import msgspec
 import pytest
@@ -33,44 +31,25 @@ from eroica.fleet.reporting.spool import SendState, Spool
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
 from support.run_directories import RunDirectory, a_pattern, a_verdict
+from support.servers import serving
 
 FACTS = RunFacts(run="a" * 32, job="llm", began=1000.0)
 Answer = Callable[[Batch], "tuple[int, bytes]"]
 
 
-class Server(HTTPServer):
+class Server:
     """Answers as `answer` says; remembers what came."""
 
     def __init__(self) -> None:
         self.heard: list[Batch] = []
         self.answer: Answer = take
-        self.is_proxy = False
-        super().__init__(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self.serve_forever, daemon=True)
-        self._thread.start()
+        self.is_proxy, self.url = False, ""
 
-    def close(self) -> None:
-        self.shutdown()
-        self.server_close()
-        self._thread.join()
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_POST(self) -> None:
-        batch = msgspec.msgpack.decode(self.rfile.read(int(self.headers["content-length"])), type=Batch)
-        self.server.heard.append(batch)
-        status, body = self.server.answer(batch)
-        self.send_response(status)
-        if not self.server.is_proxy:
-            self.send_header(OURS, "1")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        return
+    def hear(self, _path: str, _headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        batch = msgspec.msgpack.decode(body, type=Batch)
+        self.heard.append(batch)
+        status, text = self.answer(batch)
+        return status, {} if self.is_proxy else {OURS: "1"}, text
 
 
 def take(batch: Batch) -> tuple[int, bytes]:
@@ -80,8 +59,8 @@ def take(batch: Batch) -> tuple[int, bytes]:
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
-    yield server
-    server.close()
+    with serving(server.hear) as server.url:
+        yield server
 
 
 @pytest.fixture
@@ -95,7 +74,7 @@ def spool(tmp_path: Path) -> Spool:
 
 
 def settings_for(server: Server) -> Settings:
-    return Settings(fleet=f"http://127.0.0.1:{server.server_port}", fleet_token="t")
+    return Settings(fleet=server.url, fleet_token="t")
 
 
 def sender_to(server: Server) -> Sender:
@@ -287,18 +266,6 @@ def test_a_body_that_is_too_long_is_told_and_costs_only_itself(
     assert not list((directory.path / "fleet" / "refused").iterdir())
 
 
-class Collector(BaseHTTPRequestHandler):
-    statuses: ClassVar[list[int]] = []
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(self.statuses.pop(0))
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        return
-
-
 def test_the_service_hears_of_a_window_that_the_collector_took_and_of_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,21 +282,20 @@ def test_the_service_hears_of_a_window_that_the_collector_took_and_of_no_other(
 
     reporting._order(WindowOrder(order=7, reason="why?"))
     assert heard() == (), "there is no collector now"
-    collector = HTTPServer(("127.0.0.1", 0), Collector)
-    Collector.statuses[:] = [500, 204]
-    there = SimpleNamespace(url=f"http://127.0.0.1:{collector.server_port}", token="t")
+    statuses = [500, 204]
+    collector = contextlib.ExitStack()
+    url = collector.enter_context(serving(lambda *_: (statuses.pop(0), {}, b"")))
+    there = SimpleNamespace(url=url, token="t")
     monkeypatch.setattr("eroica.fleet.reporting.reporter.read_address", lambda run: there)
     gone = reporter_of(dead_process())
     gone._order(WindowOrder(order=7, reason="why?"))
     assert heard() == (), "who is there is another run's collector"
-    thread = threading.Thread(target=lambda: [collector.handle_request() for _ in range(2)])
-    thread.start()
     reporting._order(WindowOrder(order=7, reason="why?"))
     assert heard() == (), "it could not take it"
     for _ in range(2):
         reporting._order(WindowOrder(order=7, reason="why?"))  # the second time it is known
-    thread.join()
-    collector.server_close()
+    collector.close()
+    assert not statuses
     assert heard() == (7,)
     for one in (reporting, gone):
         one._client.close()
