@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def receiving(protocol: str = "http/protobuf") -> Iterator[Heard]:
         server.stop(None).wait()
         return
 
-    def answer(path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def answer(path: str, headers: Message, body: bytes) -> tuple[int, dict[str, str], bytes]:
         data = gzip.decompress(body) if headers.get("content-encoding") == "gzip" else body
         heard.heard[path].append(KINDS[path].FromString(data))
         return 200, {}, b""

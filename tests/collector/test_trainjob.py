@@ -7,7 +7,8 @@ import json
 import shutil
 import ssl
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class Controller:
         self.heard: list[tuple[str, str, dict[str, Any]]] = []
         self.status, self.url = 200, ""
 
-    def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def answer(self, path: str, headers: Message, body: bytes) -> tuple[int, dict[str, str], bytes]:
         posted = json.loads(body)
         self.heard.append((path, headers["authorization"], posted))
         return self.status if within_limits(posted) else 422, {}, b""

@@ -8,8 +8,9 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class Chat:
         self.over = threading.Event()
         self.url = ""
 
-    def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def answer(self, path: str, headers: Message, body: bytes) -> tuple[int, dict[str, str], bytes]:
         self.heard.append({"path": path, "type": headers["Content-Type"], **json.loads(body)})
         status, more, text = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if not status:

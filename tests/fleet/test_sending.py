@@ -7,7 +7,8 @@ import os
 import subprocess
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from email.message import Message
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,7 +46,7 @@ class Server:
         self.answer: Answer = take
         self.is_proxy, self.url = False, ""
 
-    def hear(self, _path: str, _headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def hear(self, _path: str, _headers: Message, body: bytes) -> tuple[int, dict[str, str], bytes]:
         batch = msgspec.msgpack.decode(body, type=Batch)
         self.heard.append(batch)
         status, text = self.answer(batch)

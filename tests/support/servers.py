@@ -6,14 +6,15 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-Answer = tuple[int, Mapping[str, str], bytes]
+Answer = Callable[[str, Message, bytes], tuple[int, Mapping[str, str], bytes]]
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    answer: Callable[[str, Mapping[str, str], bytes], Answer]
+    answer: Answer
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -36,9 +37,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(
-    answer: Callable[[str, Mapping[str, str], bytes], Answer], trust: ssl.SSLContext | None = None
-) -> Iterator[str]:
+def serving(answer: Answer, trust: ssl.SSLContext | None = None) -> Iterator[str]:
     """Its address.
 
     Args:
