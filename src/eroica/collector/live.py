@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -188,14 +189,10 @@ class Feed:
 
     def position(self, event_id: str) -> Position | None:
         """Return the position of a reader that gives this id; None if that is no position in this feed."""
-        epoch, _, rest = event_id.partition(".")
-        numbers = rest.split(".")
-        if epoch != self.epoch or len(numbers) != 2 or not all(n.isascii() and n.isdigit() for n in numbers):
+        found = re.fullmatch(r"([0-9a-f]+)\.([0-9]{1,15})\.([0-9]{1,15})", event_id)
+        if found is None or found[1] != self.epoch or int(found[2]) > self.version:
             return None
-        if any(len(number) > 15 for number in numbers):
-            return None
-        version, pace = map(int, numbers)
-        return Position(version, pace) if version <= self.version else None
+        return Position(int(found[2]), int(found[3]))
 
 
 def frame(event: str, data: bytes) -> bytes:
