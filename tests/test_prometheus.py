@@ -73,16 +73,15 @@ async def watched_job(run: Path, targets: Path) -> AsyncIterator[Scraping]:
     """A collector that has been told of a slow job, on a port of loopback."""
     settings = Settings(baseline_window=False, metrics_targets=str(targets))
     collector = Collector("train", Store(run), settings, TOKEN, lambda *_: slow())
-    metrics = Scraping(collector, "node-1")
+    doors = Doors(collector, "node-1")
     collector.messages["sent"] = 1
     collector.windows.take(time.monotonic(), report())
     window = Window(window_id=1, purpose="slow", reason="slower", first_iteration=400, last_iteration=420)
     collector.windows.ledger.show(window, "done", slow())
-    metrics.judged(1, slow())
-    doors = Doors(collector, "node-1", metrics)
+    doors.metrics.judged(1, slow())
     await doors.open()
     try:
-        yield metrics
+        yield doors.metrics
     finally:
         await doors.close()
 

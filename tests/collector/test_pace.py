@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -15,9 +14,8 @@ import pytest
 
 from eroica.archive.forget import forget
 from eroica.archive.load import SavedRun, decode_history, open_saved
-from eroica.archive.store import Store
 from eroica.collector.intake import clean_report
-from eroica.collector.ledger import News, read_history
+from eroica.collector.ledger import News
 from eroica.collector.pace import FINE, MOST_MARKS, Pace, PaceUpdate, Stretch
 from eroica.collector.service import Collector
 from eroica.errors import InputError
@@ -25,8 +23,8 @@ from eroica.model.history import IterationHistory, Mark
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window, WindowKind, WindowPurpose
 from eroica.model.worker import Worker
-from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, WorkerStatus, WorkerTrigger
+from support.collectors import finish, post, with_collector
 from support.verdicts import plain
 
 WALL = 1_700_000_000.0
@@ -288,22 +286,16 @@ def test_a_duration_that_cannot_be_is_left_out(latest: float) -> None:
 def watch(run: Path, reports: Sequence[AgentReport], resumes: bool = False) -> None:
     """A collector's whole life, in process, with a second between reports."""
 
-    async def go() -> None:
-        now = 50.0
-        collector = Collector("j", Store(run), Settings(baseline_window=False), "t", lambda *_: verdict(), lambda: now)
-        if resumes:
-            collector.resume(read_history(run, "it died"))
-        transport = httpx.ASGITransport(app=collector.application())
-        headers = {"Authorization": "Bearer t"}
-        async with httpx.AsyncClient(transport=transport, base_url="http://c", headers=headers) as client:
-            for report in reports:
-                now += 1.0
-                answer = await client.post("/v1/report", content=msgspec.msgpack.encode(report))
-                assert answer.status_code == 200
-            await client.post("/v1/finish")
-            await asyncio.wait_for(collector.run(0.01), 5)
+    now = 50.0
 
-    asyncio.run(go())
+    async def script(collector: Collector, client: httpx.AsyncClient) -> None:
+        nonlocal now
+        for report in reports:
+            now += 1.0
+            assert (await post(client, "/v1/report", report)).status_code == 200
+        await finish(collector, client)
+
+    with_collector(run, script, resume="it died" if resumes else "", clock=lambda: now)
 
 
 def reports(first: int, iteration_s: float) -> list[AgentReport]:

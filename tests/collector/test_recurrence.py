@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -12,34 +14,16 @@ from eroica.collector.recurrence import combine, with_recurrence
 from eroica.model.verdict import (
     Coverage,
     Finding,
-    FindingFunction,
     IterationTimes,
     Verdict,
     VerdictWindow,
 )
+from support.verdicts import cause as named
 from support.verdicts import plain
 
 
-def found(
-    cause: str,
-    *workers: int,
-    confidence: float = 0.9,
-    gain: float | None = 0.3,
-    function: str = "f",
-    scope: str = "some",
-    hosts: tuple[str, ...] = ("h",),
-) -> Finding:
-    return Finding(
-        order=1,
-        role="cause",
-        cause=cause,
-        function=FindingFunction(name=function, kind="python"),
-        workers=workers,
-        scope=scope,  # type: ignore[arg-type]
-        hosts=hosts,
-        gain=gain,
-        confidence=confidence,
-    )
+def found(cause: str, *workers: int, **more: Any) -> Finding:
+    return named(cause, *workers, **{"gain": 0.3, "hosts": ("h",), **more})
 
 
 def window(*findings: Finding, word: str = "", reported: int = 8, iterations: int = 50) -> Verdict:

@@ -8,12 +8,11 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from eroica.collector.telemetry import Telemetry
 from eroica.model.history import IterationHistory, Mark
 from eroica.wire.address import read_address
 from eroica.wire.messages import JobStatus, WindowLine
+from support.servers import serving
 from support.verdicts import cause, plain
 
 KINDS = {
@@ -95,32 +95,6 @@ class Heard:
         return {metric.name: getattr(metric, metric.WhichOneof("data")).data_points for metric in metrics}
 
 
-class Receiver(ThreadingHTTPServer):
-    """Takes what an OTLP exporter sends over HTTP."""
-
-    daemon_threads = True
-
-    def __init__(self, heard: Heard) -> None:
-        self.heard = heard.heard
-        super().__init__(("127.0.0.1", 0), _Handler)
-        heard.url = f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        data = self.rfile.read(int(self.headers["content-length"]))
-        data = gzip.decompress(data) if self.headers.get("content-encoding") == "gzip" else data
-        self.server.heard[self.path].append(KINDS[self.path].FromString(data))
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Stay silent."""
-
-
 @contextmanager
 def receiving(protocol: str = "http/protobuf") -> Iterator[Heard]:
     """What a receiver of this protocol hears."""
@@ -130,11 +104,14 @@ def receiving(protocol: str = "http/protobuf") -> Iterator[Heard]:
         yield heard
         server.stop(None).wait()
         return
-    receiver = Receiver(heard)
-    threading.Thread(target=receiver.serve_forever, daemon=True).start()
-    yield heard
-    receiver.shutdown()
-    receiver.server_close()
+
+    def answer(path: str, headers: Message, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        data = gzip.decompress(body) if headers.get("content-encoding") == "gzip" else body
+        heard.heard[path].append(KINDS[path].FromString(data))
+        return 200, {}, b""
+
+    with serving(answer) as heard.url:
+        yield heard
 
 
 def grpc_server(heard: Heard) -> Any:

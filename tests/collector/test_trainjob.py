@@ -7,9 +7,8 @@ import json
 import shutil
 import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from msgspec.structs import replace
 from eroica.collector.trainjob import CA_FILE, TOKEN_FILE, URL, TrainJob, trainer_status
 from eroica.model.verdict import FindingFunction, Verdict
 from eroica.wire.messages import JobStatus
+from support.collectors import until
+from support.servers import serving
 from support.verdicts import cause, plain
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
@@ -31,36 +32,17 @@ CAUSE = cause("slow-data-loading", 2, function="load\n", gain=0.38, confidence=0
 VERDICT = plain("slow", "Worker 2 loads.", CAUSE, job="llama")
 
 
-class Controller(ThreadingHTTPServer):
+class Controller:
     """What Kubeflow's controller does with a status, as far as a pod can see."""
 
-    daemon_threads = True
-
-    def __init__(self, directory: Path) -> None:
+    def __init__(self) -> None:
         self.heard: list[tuple[str, str, dict[str, Any]]] = []
-        self.answer = 200
-        super().__init__(("127.0.0.1", 0), _Handler)
-        trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        trust.load_cert_chain(directory / "ca.crt", directory / "key")
-        self.socket = trust.wrap_socket(self.socket, server_side=True)
+        self.status, self.url = 200, ""
 
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.server_address[1]}{PATH}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Controller
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.server.heard.append((self.path, self.headers["authorization"], body))
-        self.send_response(self.server.answer if within_limits(body) else 422)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Stay silent."""
+    def answer(self, path: str, headers: Message, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        posted = json.loads(body)
+        self.heard.append((path, headers["authorization"], posted))
+        return self.status if within_limits(posted) else 422, {}, b""
 
 
 def within_limits(body: dict[str, Any]) -> bool:
@@ -84,11 +66,12 @@ def make_certificate(directory: Path) -> None:
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
     make_certificate(tmp_path / "tls")
-    server = Controller(tmp_path / "tls")
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trust.load_cert_chain(tmp_path / "tls" / "ca.crt", tmp_path / "tls" / "key")
+    told = Controller()
+    with serving(told.answer, trust) as url:
+        told.url = f"{url}{PATH}"
+        yield told
 
 
 def variables(directory: Path, url: str) -> dict[str, str]:
@@ -128,14 +111,6 @@ def test_iteration_times_and_the_verdict_stand_in_the_trainjob(tmp_path: Path, c
     assert notes == []
 
 
-async def until(true: Any, patience_s: float = 10.0) -> None:
-    async def wait() -> None:
-        while not true():
-            await asyncio.sleep(0.01)
-
-    await asyncio.wait_for(wait(), patience_s)
-
-
 def test_another_authority_is_not_believed(tmp_path: Path, controller: Controller) -> None:
     make_certificate(tmp_path / "other")
     assert said(variables(tmp_path / "other", controller.url)) == [
@@ -145,7 +120,7 @@ def test_another_authority_is_not_believed(tmp_path: Path, controller: Controlle
 
 
 def test_what_goes_wrong_is_a_note_and_costs_nothing(tmp_path: Path, controller: Controller) -> None:
-    controller.answer = 403
+    controller.status = 403
     given = variables(tmp_path / "tls", controller.url)
     assert said(given) == ["the TrainJob's status could not be posted: it answers 403"]
     (tmp_path / "tls" / "token").unlink()
@@ -154,12 +129,14 @@ def test_what_goes_wrong_is_a_note_and_costs_nothing(tmp_path: Path, controller:
     assert "is not set to an https address" in said({URL: "http://127.0.0.1/"})[0]
 
 
-def said(environ: dict[str, str]) -> list[str]:
+def said(environ: dict[str, str], verdict: Verdict | None = None) -> list[str]:
     """Notes of a job that ends at once."""
     notes: list[str] = []
 
     async def go() -> None:
         job = TrainJob(environ, lambda: STATUS, notes.append)
+        if verdict is not None:
+            job.judged(2, verdict)
         job.start()
         await job.close(5)
 
@@ -178,16 +155,7 @@ LONG = replace(
 
 
 def test_a_verdict_of_many_words_is_taken_in_pieces(tmp_path: Path, controller: Controller) -> None:
-    notes: list[str] = []
-
-    async def go() -> None:
-        job = TrainJob(variables(tmp_path / "tls", controller.url), lambda: STATUS, notes.append)
-        job.judged(2, LONG)
-        job.start()
-        await job.close(5)
-
-    asyncio.run(go())
-    assert notes == []
+    assert said(variables(tmp_path / "tls", controller.url), LONG) == []
     told = names(controller.heard[-1][2])
     pieces = [value for name, value in told.items() if name.startswith("eroica_summary")]
     assert "".join(pieces).replace(" ", "") == LONG.summary.replace(" ", "")

@@ -1,4 +1,4 @@
-"""The webhook against real servers on loopback: what they answer, and that the address stays a secret."""
+"""The webhook: which verdicts are told, what real servers on loopback answer, and that the address stays a secret."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from eroica.archive.store import Store
 from eroica.collector import webhook as module
 from eroica.collector.service import Collector
-from eroica.collector.webhook import PAUSES_S, Webhook
-from eroica.model.verdict import Verdict
+from eroica.collector.webhook import MOST_PER_HOUR, MOST_PER_JOB, PAUSES_S, Notices, Webhook, escaped
+from eroica.model.verdict import Recurrence, Verdict, VerdictWord
 from eroica.settings import Settings, load_settings
+from support.servers import serving
 from support.verdicts import cause as named
 from support.verdicts import plain
 
@@ -35,55 +38,32 @@ def verdict(worker: int = 2) -> Verdict:
     return plain("slow", "The link of worker 2 is slow.", cause)
 
 
-class Chat(ThreadingHTTPServer):
+class Chat:
     """Answers as told, the last answer for ever; remembers what it was sent."""
 
-    daemon_threads = True
-
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, answers: tuple[Answer, ...]) -> None:
         self.answers = list(answers)
         self.heard: list[dict[str, Any]] = []
         self.over = threading.Event()
-        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = ""
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/services/{SECRET}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Chat
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.heard.append({"path": self.path, "type": self.headers["Content-Type"], **json.loads(body)})
-        status, headers, text = self.server.answers.pop(0) if len(self.server.answers) > 1 else self.server.answers[0]
+    def answer(self, path: str, headers: Message, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        self.heard.append({"path": path, "type": headers["Content-Type"], **json.loads(body)})
+        status, more, text = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if not status:
-            self.server.over.wait(20)
-            return
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
+            self.over.wait(20)
+        return status, more, text.encode()
 
 
 @contextlib.contextmanager
 def chat(*answers: Answer) -> Iterator[Chat]:
-    server = Chat(*answers)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.over.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    told = Chat(answers)
+    with serving(told.answer) as url:
+        told.url = f"{url}/services/{SECRET}"
+        try:
+            yield told
+        finally:
+            told.over.set()
 
 
 class Told:
@@ -223,3 +203,110 @@ def test_the_address_is_in_no_log_and_no_file_of_the_collector(
     assert len(server.heard) == 1 and any(b"the webhook was not told" in data for data in written)
     assert not [data for data in written if SECRET.encode() in data]
     assert SECRET not in caplog.text and SECRET not in repr(settings)
+
+
+ASKED = frozenset({"slow", "blocked"})
+
+
+def judged(
+    word: VerdictWord = "slow", cause: str = "slow-data-loading", workers: tuple[int, ...] = (2,), **more: Any
+) -> Verdict:
+    finding = named(
+        cause, *workers, function="load", gain=0.38, confidence=0.97, next_step="Add workers to the loader.", **more
+    )
+    return plain(word, "Worker 2 reads too slowly.", *([] if word == "healthy" else [finding]))
+
+
+def worsening(gain: float = 0.5) -> Verdict:
+    return judged(recurrence=Recurrence(kind="worsening", windows=(1, 2), looked=2, gains=(0.2, gain)))
+
+
+@dataclass
+class Telling:
+    """Feeds verdicts and remembers which were told."""
+
+    notices: Notices
+
+    def __call__(self, window_id: int, *verdicts: Verdict, now: float = 0.0) -> list[bool]:
+        return [not isinstance(self.notices.judged(now, window_id, each), str | None) for each in verdicts]
+
+
+def test_a_message_says_what_is_the_matter_how_sure_and_what_to_do() -> None:
+    message = Notices("train-7", ASKED).judged(0.0, 3, judged())
+    assert isinstance(message, dict)
+    assert message["text"].splitlines() == [
+        "Job train-7 is slow.",
+        "Worker 2 reads too slowly.",
+        "Cause slow-data-loading, worker 2; gain 38 % of the iteration, confidence 97 %, window 3.",
+        "Next step: Add workers to the loader.",
+    ]
+    assert (message["gain"], message["confidence"], message["window_id"]) == (0.38, 0.97, 3)
+    assert msgspec.convert(message["verdict"], Verdict) == judged()
+
+
+def test_the_same_cause_on_the_same_workers_is_told_once() -> None:
+    told = Telling(Notices("j", ASKED))
+    assert told(1, judged(), judged(), judged(workers=(3,)), judged(workers=(3,))) == [True, False, True, False]
+    assert told(5, judged(), judged(cause="slow-link"), judged("blocked", "slow-link")) == [True, True, True]
+
+
+def test_what_comes_back_or_gets_worse_is_told_again() -> None:
+    told = Telling(Notices("j", ASKED))
+    assert told(1, judged(), judged("undetermined"), judged()) == [True, False, False]
+    assert told(4, judged("healthy"), judged()) == [False, True]
+    assert told(6, worsening(), worsening(0.6)) == [True, False]
+
+
+def test_the_final_verdict_is_told_unless_it_was_the_only_thing_ever_told() -> None:
+    told = Telling(Notices("j", ASKED))
+    assert told(1, judged()) + told(0, judged()) == [True, False]
+    other = Telling(Notices("j", ASKED))
+    assert other(1, judged(), judged(cause="slow-link")) + other(0, judged()) == [True, True, True]
+    silent = Notices("j", ASKED)
+    message = silent.judged(0.0, 0, judged())
+    assert isinstance(message, dict) and message["event"] == "final" and message["window_id"] is None
+    assert message["text"].startswith("Job j has ended. Over all its windows: slow.")
+
+
+def test_a_job_has_so_many_messages_and_the_last_one_says_so() -> None:
+    notices = Notices("j", ASKED)
+    texts = [notices.judged(3600.0 * n, n + 1, judged(workers=(n,))) for n in range(MOST_PER_JOB + 1)]
+    assert all(isinstance(each, dict) for each in texts[:-1]) and isinstance(texts[-1], str)
+    last = [each for each in texts if isinstance(each, dict) and "last message" in each["text"]]
+    assert last == [texts[MOST_PER_JOB - 1]]
+
+
+def test_an_hour_has_so_many_messages() -> None:
+    told = Telling(Notices("j", ASKED))
+    flood = [judged(workers=(number,)) for number in range(MOST_PER_HOUR + 1)]
+    assert told(1, *flood) == [True] * MOST_PER_HOUR + [False]
+    assert told(1, judged(workers=(99,)), now=3600.0) == [True]
+
+
+def test_a_second_collector_does_not_repeat_the_first() -> None:
+    notices = Notices("j", ASKED)
+    notices.resume({1: judged("healthy"), 3: judged(cause="slow-link"), 2: judged()})
+    told = Telling(notices)
+    assert told(4, judged(cause="slow-link"), judged()) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("<!channel> & <http://x|click>", "&lt;!channel&gt; &amp; &lt;http:\u200b//x|click&gt;"),
+        ("@here https://x", "@\u200bhere https:\u200b//x"),
+        ("&lt;!here&gt;", "&amp;lt;!here&amp;gt;"),
+    ],
+)
+def test_names_neither_link_nor_mention(name: str, shown: str) -> None:
+    assert escaped(name) == shown
+
+
+def test_hostile_names_stay_on_their_line_and_are_short() -> None:
+    nasty = "a\n@everyone \u202e<!channel>" + "x" * 100_000
+    hostile = msgspec.structs.replace(judged(), summary=nasty, job=nasty)
+    message = Notices(nasty, ASKED).judged(0.0, 1, hostile)
+    assert isinstance(message, dict)
+    text = message["text"]
+    assert len(text.splitlines()) == 4 and len(text) < 2_000
+    assert "<" not in text and "\u202e" not in text and "@e" not in text

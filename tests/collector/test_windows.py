@@ -11,11 +11,11 @@ from eroica.collector import opening
 from eroica.collector.ledger import History
 from eroica.collector.opening import Wanted
 from eroica.collector.windows import Analyze, Windows
-from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import IterationTimes, Verdict
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, OrderMessage, OrderResult, ProfileRequest, WorkerStatus, WorkerTrigger
+from support.collectors import pattern
 from support.verdicts import cause, plain
 
 ITERATION_S = 0.1
@@ -89,17 +89,8 @@ class Fleet:
 
     def deliver(self, *ranks: int) -> None:
         for rank in ranks:
-            pattern = WorkerPattern(
-                worker=self.statuses[rank].worker,
-                window_id=self.windows.status().windows[-1].window_id,
-                first_iteration=0,
-                last_iteration=1,
-                duration_s=0.1,
-                iteration_us=b"",
-                wait_us=b"",
-                functions=(),
-            )
-            self.windows.take_pattern(pattern)
+            window_id = self.windows.status().windows[-1].window_id
+            self.windows.take_pattern(pattern(worker=self.statuses[rank].worker, window_id=window_id))
             self.work += self.windows.tick(self.now)
 
 
@@ -125,7 +116,7 @@ def test_a_window_is_one_probe_and_then_the_same_iterations_for_everybody() -> N
     assert fleet.work == []
     fleet.deliver(1)
     (work,) = fleet.work
-    assert [pattern.worker.global_rank for pattern in work.patterns] == [0, 1] and work.notes == ()
+    assert [one.worker.global_rank for one in work.patterns] == [0, 1] and work.notes == ()
 
 
 @pytest.mark.parametrize(
@@ -217,7 +208,7 @@ def test_a_worker_that_misses_the_start_is_left_out_and_named() -> None:
     fleet.step(30)
     fleet.deliver(0)
     (work,) = fleet.work
-    assert [pattern.worker.global_rank for pattern in work.patterns] == [0]
+    assert [one.worker.global_rank for one in work.patterns] == [0]
     assert work.notes == ("worker 1: the window began at 117, I am at 118",)
     assert work.expected_workers == 2
 
@@ -429,26 +420,6 @@ def test_whatever_happens_there_is_at_most_one_window_and_time_closes_it(script:
     for work in fleet.windows.tick(fleet.now):
         fleet.windows.analyzed(fleet.now, work.window.window_id, make_verdict("healthy"))
     assert not fleet.windows.busy
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
-        pytest.param((30_000, 0.12), (3_000, 0.04), 13_125, id="a validation at every third step, then a usual step"),
-        pytest.param((30_000, 0.12), (30_000, 0.12), 30_000, id="twice the long one"),
-        pytest.param((30_000, 0.12), (31_000, 0.13), 31_000, id="a longer one"),
-        pytest.param((30_000, 0.12), (9_000, 0.075), 9_000, id="the second was longer than the mean, too"),
-        pytest.param((6_000, 1.0), (6_000, 0.05), 6_000, id="long without more events"),
-    ],
-)
-def test_two_probes_tell_how_many_events_the_mean_iteration_makes(
-    first: tuple[int, float], second: tuple[int, float], expected: int
-) -> None:
-    probes = [
-        OrderResult(window_id=1, status="done", kind="probe", events=events, duration_s=duration_s)
-        for events, duration_s in (first, second)
-    ]
-    assert opening.events_between(*probes, iteration_s=0.07) == pytest.approx(expected, abs=1)
 
 
 def test_a_large_job_reports_more_seldom_and_gets_its_orders_earlier() -> None:

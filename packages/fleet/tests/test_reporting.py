@@ -19,8 +19,7 @@ from eroica.archive.forget import forget
 from eroica.fleet.reporting import close_run
 from eroica.fleet.reporting import reporter as reporter_module
 from eroica.fleet.reporting import spool as spool_module
-from eroica.fleet.reporting.packing import Packer, watch
-from eroica.fleet.reporting.reporter import Reporter, begin_anew, facts_of
+from eroica.fleet.reporting.reporter import Reporter
 from eroica.fleet.reporting.spool import Spool
 from eroica.settings import load_settings
 from eroica.wire.places import write_whole
@@ -147,7 +146,7 @@ def test_a_second_run_in_a_directory_that_nobody_closed_is_another_one(service: 
     first.window(1, a_verdict("same", function="first"))
     first.end(a_verdict("same", function="first"))
     report(service, first)
-    second = RunDirectory(tmp_path / "run", "same")
+    second = RunDirectory(tmp_path / "run", "same", began=time.time())
     second.course(*[50.0] * 20)
     guardian = subprocess.Popen(["sleep", "600"])
     try:
@@ -167,38 +166,6 @@ def test_a_second_run_in_a_directory_that_nobody_closed_is_another_one(service: 
     for course, word in zip(courses, ("first", "second"), strict=True):
         assert course["run"]["state"] == "over"
         assert {line["window_id"]: line["function"] for line in course["verdicts"]} == {0: word, 1: word}
-
-
-def test_what_could_not_be_packed_of_an_earlier_run_is_not_the_next_ones(tmp_path: Path) -> None:
-    first = RunDirectory(tmp_path / "run", "same", began=time.time() - 500)
-    first.course(*[100.0] * 20)
-    spool = Spool(first.path)
-    facts = facts_of(spool, "same", "node0")
-    watch(spool, facts)
-    first.window(1, a_verdict("same"))
-    first.end(a_verdict("same"))
-    verdict = first.path / "windows" / "1" / "verdict.json"
-    whole = verdict.read_bytes()
-    verdict.unlink()
-    verdict.mkdir()  # it cannot be read now
-    began = time.time() + 0.01
-    time.sleep(0.05)
-    second = RunDirectory(tmp_path / "run", "same", began=began)
-    second.course(*[50.0] * 20)
-    seen = watch(spool, facts)
-    anew = begin_anew(spool, facts, seen, seen.ends_at)
-    verdict.rmdir()
-    verdict.write_bytes(whole)
-    os.utime(verdict, (began - 1, began - 1))
-    second.window(2, a_verdict("same"))
-    Packer(Spool(first.path), anew, 2**62).pack(None, everything=True)
-    keys: dict[str, set[str]] = {facts.run: set(), anew.run: set()}
-    for _, piece in spool.waiting(100, 10**9):
-        keys[piece.facts.run].add(piece.key)
-    assert keys == {
-        facts.run: {"patterns/1/0", "verdict/0"},
-        anew.run: {"verdict/2", "patterns/2/0"},
-    }
 
 
 def test_a_disk_that_is_full_for_a_while_costs_rounds_and_not_the_report(

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from eroica.errors import InputError, UsageError
-from eroica.fleet.records import Batch, PatternBlock, Piece, StandstillBody, columns_of, decode_body, pack_body, unpack
+from eroica.fleet.records import Batch, PatternBlock, Piece, StandstillBody, pack_body
 from support.run_directories import a_verdict
 
 import eroica_fleet
@@ -40,7 +40,7 @@ from eroica_fleet.database import (
 from eroica_fleet.findings import TrendFact
 from eroica_fleet.insights import Insights, work_out
 from eroica_fleet.intake import Writer, decode_batch, enter, prepare
-from eroica_fleet.pieces import PatternStore
+from eroica_fleet.pieces import PatternStore, columns_of, decode_body, unpack
 from eroica_fleet.queries import course, list_runs, patterns_file, table_file
 from eroica_fleet.tenants import Caller, first_start
 from filling import Filling, beat, facts_of, patterns_piece, verdict_piece

@@ -15,7 +15,6 @@ from eroica.archive.store import Store
 from eroica.collector.child_processes import Pages, Reporting
 from eroica.collector.ledger import read_history
 from eroica.collector.listening_sockets import Doors, former_door, former_inside, named_door
-from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector
 from eroica.collector.windows import Analyze
 from eroica.errors import EroicaError
@@ -117,9 +116,7 @@ async def _serve(where: Places, settings: Settings) -> None:
     if died:
         collector.resume(read_history(where.run, died))
     told = list(_listeners(where, collector, settings))
-    metrics = Scraping(collector, where.host)
-    collector.listeners.append(metrics.judged)
-    doors = Doors(collector, where.host, metrics)
+    doors = Doors(collector, where.host)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, collector.interrupt)
     try:
         await doors.open(door and door[0], former and former[0])

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from eroica.collector.ledger import History
 from eroica.collector.lives import Lives, in_words
 from eroica.collector.opening import best_s
@@ -330,9 +332,12 @@ class Blockages:
             and self._windows.roll.knows(looks.host)
         )
 
-    def shown_in(self, status: JobStatus) -> tuple[str, str] | None:
-        """Phase and message of a job that stands still; None if it moves."""
-        return None if self._now is None else self._now.in_words(status)
+    def shown_in(self, status: JobStatus) -> JobStatus:
+        """The job for people, with phase and message of its standstill."""
+        if self._now is None or self._windows.ended:
+            return status
+        phase, message = self._now.in_words(status)
+        return msgspec.structs.replace(status, phase=phase, message=message)
 
     # ------------------------------------------------------------------ looking
 

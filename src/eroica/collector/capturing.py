@@ -118,10 +118,6 @@ class Underway:
             since=wanted.since,
         )
 
-    def expects(self, pattern: WorkerPattern) -> bool:
-        """The pattern is of this window and of a worker in it."""
-        return pattern.window_id == self.window.window_id and pattern.worker.global_rank in self.ranks
-
     # ------------------------------------------------------------------ the probe
 
     def is_probed(self) -> bool:
@@ -338,9 +334,7 @@ class Capturing:
 
     def _probe(self, now: float, current: Underway, training: Sequence[WorkerStatus]) -> None:
         """Order a probe of the next iteration that nobody reaches before the order does."""
-        iteration_s = opening.slowest_s(training)
-        lead = opening.lead(iteration_s, self._roll.host_count)
-        first = opening.farthest(training) + lead
+        iteration_s, lead, first = self._next(training)
         current.window = msgspec.structs.replace(current.window, first_iteration=first, last_iteration=first + 1)
         current.deadline = now + patience.until_open_s(lead, iteration_s) + 10 * iteration_s + 10.0
         self._give("probe", current.window)
@@ -357,20 +351,21 @@ class Capturing:
 
     def _order_window(self, now: float, current: Underway, training: Sequence[WorkerStatus], length: int) -> None:
         """Order the window itself: the same iterations on every worker."""
-        iteration_s = opening.slowest_s(training)
-        lead = opening.lead(iteration_s, self._roll.host_count)
-        first = opening.farthest(training) + lead
+        iteration_s, lead, first = self._next(training)
         current.window = msgspec.structs.replace(
-            current.window,
-            first_iteration=first,
-            last_iteration=first + length,
-            current_iteration_s=iteration_s,
+            current.window, first_iteration=first, last_iteration=first + length, current_iteration_s=iteration_s
         )
         current.phase = "window"
         current.deadline = now + patience.until_closed_s(lead, length, iteration_s, self._settings)
         self._give("window", current.window)
         current.serial = self._serial
         self._ledger.show(current.window, "window")
+
+    def _next(self, training: Sequence[WorkerStatus]) -> tuple[float, int, int]:
+        """Seconds of an iteration, iterations until all have heard the next order, and the first one after that."""
+        iteration_s = opening.slowest_s(training)
+        lead = opening.lead(iteration_s, self._roll.host_count)
+        return iteration_s, lead, max(status.iteration for status in training) + lead
 
     def _await_patterns(self, now: float, current: Underway, job_ended: bool) -> None:
         """The window is captured; a job that has ended waits no longer for patterns than was said then."""

@@ -73,7 +73,7 @@ def read_history(run: Path, why: str) -> History:
     verdicts = {at: one.verdict for at, one in there.items() if one.verdict is not None}
     underway = _underway(there, lines, notes)
     for window_id in sorted({*lines, *windows} - ({underway.window.window_id} if underway is not None else set())):
-        lines[window_id] = _line(window_id, lines.get(window_id), windows.get(window_id), verdicts.get(window_id))
+        lines[window_id] = _line(lines.get(window_id), windows.get(window_id), verdicts.get(window_id))
     baselines = (there[at] for at in sorted(windows, reverse=True) if windows[at].purpose == "baseline")
     return History(
         last_id=max((*lines, *there), default=0),
@@ -105,25 +105,32 @@ def _arrived(window: SavedWindow, notes: list[str]) -> tuple[WorkerPattern, ...]
     return heads
 
 
-def _line(window_id: int, line: WindowLine | None, window: Window | None, verdict: Verdict | None) -> WindowLine:
+def _line(line: WindowLine | None, window: Window | None, verdict: Verdict | None) -> WindowLine:
     """Line of a window as it stands now: over, or lost with its collector."""
     if line is None:
         assert window is not None
-        line = WindowLine(
-            window_id=window_id,
-            purpose=window.purpose,
-            phase="",
-            first_iteration=window.first_iteration,
-            last_iteration=window.last_iteration,
-        )
+        line = _line_of(window, "")
     if verdict is not None:
-        phase = line.phase if line.phase in OVER else "done"
-        cause = "" if verdict.cause is None else in_short(verdict.cause)
-        said = {"verdict": verdict.verdict, "summary": verdict.summary, "cause": cause}
-        return msgspec.structs.replace(line, phase=phase, **said)
+        return msgspec.structs.replace(line, phase=line.phase if line.phase in OVER else "done", **_said(verdict))
     if line.phase in OVER:
         return line
     return msgspec.structs.replace(line, phase="lost", summary="the collector ended inside it")
+
+
+def _line_of(window: Window, phase: str, **said: str) -> WindowLine:
+    return WindowLine(
+        window_id=window.window_id,
+        purpose=window.purpose,
+        phase=phase,
+        first_iteration=window.first_iteration,
+        last_iteration=window.last_iteration,
+        **said,
+    )
+
+
+def _said(verdict: Verdict) -> dict[str, str]:
+    cause = "" if verdict.cause is None else in_short(verdict.cause)
+    return {"verdict": verdict.verdict, "summary": verdict.summary, "cause": cause}
 
 
 def _lines(run: Path, notes: list[str]) -> dict[int, WindowLine]:
@@ -194,22 +201,13 @@ class Ledger:
 
     def show(self, window: Window, phase: str, verdict: Verdict | None = None, summary: str = "") -> None:
         """A window in one line; its verdict, if it has one, counts from now on."""
+        said = {"summary": summary} if verdict is None else _said(verdict)
         if verdict is not None:
             self.verdicts[window.window_id] = verdict
-            summary = summary or verdict.summary
         if phase == "done":
             self.unseen = ""
         self._windows[window.window_id] = window
-        self._lines[window.window_id] = WindowLine(
-            window_id=window.window_id,
-            purpose=window.purpose,
-            phase=phase,
-            first_iteration=window.first_iteration,
-            last_iteration=window.last_iteration,
-            verdict="" if verdict is None else verdict.verdict,
-            summary=summary,
-            cause="" if verdict is None or verdict.cause is None else in_short(verdict.cause),
-        )
+        self._lines[window.window_id] = _line_of(window, phase, **said)
         self.listen(News(window, phase, verdict))
 
     def move(self, window_id: int, phase: str) -> None:

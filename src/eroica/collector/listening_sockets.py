@@ -83,10 +83,12 @@ class Doors:
     Args:
         collector: What answers.
         host: This host's name.
-        metrics: What Prometheus reads, if it may.
+
+    Attributes:
+        metrics: What Prometheus reads.
     """
 
-    def __init__(self, collector: Collector, host: str, metrics: Scraping | None = None) -> None:
+    def __init__(self, collector: Collector, host: str) -> None:
         self.elsewhere = asyncio.Event()
         self._run = collector.run_directory
         self._host = host
@@ -101,8 +103,9 @@ class Doors:
         ]
         self._live = collector.live
         gate = TokenGate(collector.application(routes), collector.token, collector.live.visitors)
-        self._metrics = metrics
-        self._application: ASGIApp = gate if metrics is None else metrics.before(gate)
+        self.metrics = Scraping(collector, host)
+        collector.listeners.append(self.metrics.judged)
+        self._application: ASGIApp = self.metrics.before(gate)
 
     async def open(self, door: Endpoint | None = None, former: Endpoint | None = None) -> None:
         """Listen on loopback, where one listened before if that is given, and on the named door; say where.
@@ -118,8 +121,7 @@ class Doors:
         address.announce(self._run, self._address, self._host)
         if door is not None:
             address.announce_to_all(self._run, self._at(self._outside[door.host]))
-        if self._metrics is not None:
-            await self._metrics.open(self._serve, inside if door is None else self._outside[door.host])
+        await self.metrics.open(self._serve, inside if door is None else self._outside[door.host])
 
     async def close(self) -> None:
         """Take the address back and stop listening."""
@@ -130,8 +132,7 @@ class Doors:
                     for name in ("status.json", "history.json"):
                         (self._run / name).unlink(missing_ok=True)
         self._live.close()  # or open pages would hold up the servers
-        if self._metrics is not None:
-            self._metrics.withdraw()
+        self.metrics.withdraw()
         for server, _ in self._servers:
             server.should_exit = True
         await asyncio.gather(*(task for _, task in self._servers), return_exceptions=True)
@@ -163,8 +164,7 @@ class Doors:
             self._outside[host] = await self._serve(listening(Endpoint(host, 0)))
             log.info("listening at %s for other hosts", self._outside[host])
         address.announce_to_all(self._run, self._at(self._outside[host]))
-        if self._metrics is not None:
-            self._metrics.reached_at(self._outside[host])
+        self.metrics.reached_at(self._outside[host])
         return Response(msgspec.msgpack.encode(OpenReply(url=self._outside[host])), media_type="application/msgpack")
 
     async def _elsewhere(self, request: Request) -> Response:

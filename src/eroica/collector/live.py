@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -49,7 +50,6 @@ LOOK_S = 0.25
 """Pause between two looks at the job while somebody reads, s."""
 MOST_CORE = 0.1
 """Looking may take this share of one core: a very large job is looked at more seldom."""
-"""Pause between two matrices of delays, s."""
 MOST_WINDOWS = 100
 _SIBLINGS_S = 5.0
 
@@ -189,14 +189,10 @@ class Feed:
 
     def position(self, event_id: str) -> Position | None:
         """Return the position of a reader that gives this id; None if that is no position in this feed."""
-        epoch, _, rest = event_id.partition(".")
-        numbers = rest.split(".")
-        if epoch != self.epoch or len(numbers) != 2 or not all(n.isascii() and n.isdigit() for n in numbers):
+        found = re.fullmatch(r"([0-9a-f]+)\.([0-9]{1,15})\.([0-9]{1,15})", event_id)
+        if found is None or found[1] != self.epoch or int(found[2]) > self.version:
             return None
-        if any(len(number) > 15 for number in numbers):
-            return None
-        version, pace = map(int, numbers)
-        return Position(version, pace) if version <= self.version else None
+        return Position(int(found[2]), int(found[3]))
 
 
 def frame(event: str, data: bytes) -> bytes:
@@ -369,13 +365,12 @@ class Live:
 
     Args:
         collector: The job's.
-        token: The collector's.
         page: What the link carries; default: made from the token.
     """
 
-    def __init__(self, collector: Collector, token: str, page: str = "") -> None:
+    def __init__(self, collector: Collector, page: str) -> None:
         names = (name.strip() for name in collector.settings.page_hosts.split(","))
-        self.visitors = Visitors(token, frozenset(name for name in names if name), page)
+        self.visitors = Visitors(collector.token, frozenset(name for name in names if name), page)
         self._collector = collector
         self._telling = Telling(collector)
         self._streams = 0
@@ -422,16 +417,19 @@ class Live:
         return Response(asset(request.path_params["name"]), media_type=kind)
 
     async def _report(self, request: Request) -> Response:
-        return await _html(page_of(self._collector.run_directory, request.path_params.get("window_id", 0)))
+        path = page_of(self._collector.run_directory, request.path_params.get("window_id", 0))
+        try:
+            page = await asyncio.to_thread(read_private, path, _MOST_REPORT_BYTES)
+        except OSError:
+            return _missing("there is no report yet; it is drawn when the verdict stands")
+        headers = {"content-security-policy": REPORT_POLICY}
+        return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
     async def _sibling(self, request: Request) -> Response:
         """Redirect to another job's page; its token is only for readers on this host."""
-        near = request.client is not None and is_loopback(request.client.host)
-        link = (
-            await asyncio.to_thread(sibling_link, self._collector.run_directory, request.path_params["name"])
-            if near
-            else None
-        )
+        link, name = None, request.path_params["name"]
+        if request.client is not None and is_loopback(request.client.host):
+            link = await asyncio.to_thread(sibling_link, self._collector.run_directory, name)
         return RedirectResponse(link, status_code=303) if link else _missing("that job has no page here")
 
     # ------------------------------------------------------------------ JSON
@@ -480,12 +478,3 @@ def _json(record: object, status: int = 200) -> Response:
 
 def _missing(why: str) -> Response:
     return JSONResponse({"error": why}, status_code=404)
-
-
-async def _html(path: Path) -> Response:
-    """A report as its own page."""
-    try:
-        page = await asyncio.to_thread(read_private, path, _MOST_REPORT_BYTES)
-    except OSError:
-        return _missing("there is no report yet; it is drawn when the verdict stands")
-    return Response(page, media_type="text/html; charset=utf-8", headers={"content-security-policy": REPORT_POLICY})

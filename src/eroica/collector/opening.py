@@ -43,8 +43,6 @@ MIN_ITERATIONS = 20
 _NEARLY_WHOLE = 0.6
 #: A cause that is told with so much confidence needs no longer window.
 _SURE = 0.8
-#: Windows that nobody's trigger asked for: that they are healthy says nothing against a trigger.
-_OF_OURS = ("early",)
 
 
 @dataclass(frozen=True)
@@ -177,18 +175,17 @@ class Opening:
         """
         self._suspected = ""
         shown_s = (verdict.iteration.current_ms or math.inf) / 1e3 if purpose != "manual" else math.inf
-        self._known_s, self._known_at = max(shown_s, 0.0 if purpose in _OF_OURS else self._known_s), now
+        self._known_s, self._known_at = max(shown_s, 0.0 if purpose == "early" else self._known_s), now
         if purpose == "manual":
             self.quiet_until = max(self.quiet_until, now + min(self._settings.cooldown_s, _AFTER_ASKED_S))
             return
-        if purpose in _OF_OURS and verdict.verdict != "slow":  # a slowdown may still ask for its own
+        if purpose == "early" and verdict.verdict != "slow":  # a slowdown may still ask for its own
             return
         whole, self._whole = self._whole, None
         if whole is not None and not _is_sure(verdict):
             self._due = replace(whole, least=length)
             return
-        if verdict.verdict == "healthy":
-            self.absolved += 1
+        self.absolved += verdict.verdict == "healthy"
         self._pause(now)
 
     def _pause(self, now: float) -> None:
@@ -209,7 +206,7 @@ class Opening:
 
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended."""
-        triggered = (line for line in history.lines if line.purpose not in ("manual", *_OF_OURS))
+        triggered = (line for line in history.lines if line.purpose not in ("manual", "early"))
         self.absolved = sum(line.verdict == "healthy" for line in triggered)
         window = None if history.underway is None else history.underway.window
         if window is None or window.purpose not in ("slow", "expected") or not self._settings.first_look_s:
@@ -288,11 +285,6 @@ def lead(iteration_s: float, hosts: int) -> int:
     """Iterations until the window opens, so that the order reaches all workers in time."""
     lead_s = _LEAD_S + report_pause_s(hosts, is_busy=True)
     return max(_LEAST_LEAD, math.ceil(lead_s / max(iteration_s, SHORTEST_S)))
-
-
-def farthest(training: Iterable[WorkerStatus]) -> int:
-    """Iterations that the worker has completed that is farthest."""
-    return max(status.iteration for status in training)
 
 
 def events_of(probe: OrderResult, iteration_s: float) -> int:

@@ -81,10 +81,6 @@ class Course:
         found = sorted(self.every, key=lambda one: (one.window_id, -one.finding.order))
         return tuple({one.window_id: one for one in found}.values())
 
-    def orders(self, window_id: int) -> frozenset[int]:
-        """Its findings in one window's verdict, by their order."""
-        return frozenset(one.finding.order for one in self.every if one.window_id == window_id)
-
     @property
     def windows(self) -> frozenset[int]:
         """Windows that saw it."""
@@ -394,4 +390,5 @@ def with_recurrence(window_id: int, verdict: Verdict, earlier: Mapping[int, Verd
 
 def courses_in(window_id: int, verdicts: Mapping[int, Verdict]) -> dict[int, Course]:
     """The courses of a window's causes, by the order of the finding."""
-    return {order: course for course in follow_causes(verdicts) for order in course.orders(window_id)}
+    found = ((one, course) for course in follow_causes(verdicts) for one in course.every)
+    return {one.finding.order: course for one, course in found if one.window_id == window_id}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -144,7 +143,7 @@ class Collector:
         self._next_status = 0.0
         self._note = self.windows.ledger.note
         self.windows.ledger.listen = lambda news: self.pace.shown(self.clock(), news)
-        self.live = Live(self, token, page)
+        self.live = Live(self, page)
         self.parts = Parts("eroica.collector", self, self._note)
 
     def application(self, more: Sequence[Route] = ()) -> Starlette:
@@ -285,11 +284,12 @@ class Collector:
     async def _pattern(self, request: Request) -> Response:
         """Take in what came of a worker."""
         data = await body_of(request, MAX_PATTERN_BYTES)
-        with _refusing():
+        try:
             head = head_in(data)
-        if self.windows.expects(head):
+        except UNDECODABLE as error:
+            raise Refused(400, str(error)) from error
+        if self.windows.take_pattern(head):
             self._keep(self._arrivals.take, head, data)
-        self.windows.take_pattern(head)
         self._tick_if_due()
         return Response(status_code=204)
 
@@ -479,11 +479,7 @@ class Collector:
 
     def status(self) -> JobStatus:
         """Content of `status.json`."""
-        status = self.windows.status()
-        if self.windows.ended:
-            return status
-        still = self.blockages.shown_in(status)
-        return status if still is None else msgspec.structs.replace(status, phase=still[0], message=still[1])
+        return self.blockages.shown_in(self.windows.status())
 
     def save_status(self) -> None:
         """Write `status.json`, unless another collector of the directory does."""
@@ -511,15 +507,6 @@ class Collector:
             write(*what)
         except (OSError, EroicaError) as error:
             self._note(f"could not write into {self._store.run}: {error}")
-
-
-@contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    """Refuse what cannot be made of data that came over the network."""
-    try:
-        yield
-    except UNDECODABLE as error:
-        raise Refused(400, str(error)) from error
 
 
 def _packed(reply: msgspec.Struct) -> Response:

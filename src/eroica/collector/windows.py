@@ -99,11 +99,13 @@ class Windows:
         self.roll.reported(now, report)
         self.ledger.hear(report.host, report.notes)
 
-    def take_pattern(self, pattern: WorkerPattern) -> None:
-        """Take in the head of a worker's summary, without moving on; patterns of other windows are late and dropped."""
-        current = self._capturing.current
-        if current is not None and current.expects(pattern):
-            current.patterns[pattern.worker.global_rank] = pattern
+    def take_pattern(self, pattern: WorkerPattern) -> bool:
+        """Take in the head of a worker's summary, without moving on; False for a late one, or of another window."""
+        current, rank = self._capturing.current, pattern.worker.global_rank
+        if current is None or pattern.window_id != current.window.window_id or rank not in current.ranks:
+            return False
+        current.patterns[rank] = pattern
+        return True
 
     def summary_failed(self, window_id: int, global_rank: int, note: str) -> None:
         """A worker's window could not be summarized."""
@@ -232,11 +234,6 @@ class Windows:
     def order(self) -> OrderMessage | None:
         """Order that workers shall follow now; None without one."""
         return self._capturing.order
-
-    def expects(self, pattern: WorkerPattern) -> bool:
-        """The pattern is of the window being worked on and of a worker in it."""
-        current = self._capturing.current
-        return current is not None and current.expects(pattern)
 
     @property
     def absolved(self) -> int:

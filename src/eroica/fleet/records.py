@@ -8,29 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import msgspec
-import numpy as np
 
 from eroica.errors import InputError
 from eroica.model.pattern import FunctionKey
-from eroica.model.rows import NUMBERS
 from eroica.model.verdict import Verdict
-from eroica.wire.codec import UNDECODABLE
 
 #: Version of these records. A service understands its own and the one before.
 PROTOCOL = 1
-UNDERSTOOD = (PROTOCOL,)
 MAX_BATCH_BYTES = 16_000_000
 MAX_BODY_BYTES = 32_000_000
 """Of one piece when unpacked."""
-MAX_UNPACKED_BYTES = 64_000_000
-"""Of the pieces of one request together: what is beyond is neither taken nor refused, and comes with the next one."""
 #: On every answer of the service: what a proxy says in its place refuses nothing for good.
 OURS = "x-eroica-fleet"
 Kind = Literal["verdict", "patterns", "standstill"]
-Record = TypeVar("Record")
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,79 +220,3 @@ def pack_body(body: msgspec.Struct) -> bytes:
     if len(text) > MAX_BODY_BYTES:
         raise InputError(f"a body of {len(text)} bytes; the service takes {MAX_BODY_BYTES} at most")
     return zlib.compress(text, 6)
-
-
-def unpack(data: bytes) -> bytes:
-    """The MessagePack in a body; nothing is assumed about the bytes.
-
-    Raises:
-        InputError: They are no body, or more than `MAX_BODY_BYTES` when unpacked.
-    """
-    unpacker = zlib.decompressobj()
-    try:
-        text = unpacker.decompress(data, MAX_BODY_BYTES)
-    except UNDECODABLE as error:
-        raise InputError(f"these {len(data)} bytes are no body: {error}") from error
-    if unpacker.unconsumed_tail:
-        raise InputError(f"a body of more than {MAX_BODY_BYTES} bytes refused")
-    return text
-
-
-def decode_body(text: bytes, kind: type[Record]) -> Record:
-    """What is in an unpacked body.
-
-    Raises:
-        InputError: It is no such record.
-    """
-    try:
-        return msgspec.msgpack.decode(text, type=kind)
-    except UNDECODABLE as error:
-        raise InputError(f"these {len(text)} bytes are no {kind.__name__}: {error}") from error
-
-
-class BlockColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """A `PatternBlock` whose columns were checked: shapes as there, NumPy arrays."""
-
-    block: PatternBlock
-    ranks: Any
-    local_ranks: Any
-    durations_s: Any
-    key: Any
-    worker: Any
-    numbers: Any
-    resource: Any
-
-
-def columns_of(block: PatternBlock) -> BlockColumns:
-    """The columns of a block.
-
-    Raises:
-        InputError: They do not fit together.
-    """
-    try:
-        columns = BlockColumns(
-            block=block,
-            ranks=np.frombuffer(block.ranks, "<i4"),
-            local_ranks=np.frombuffer(block.local_ranks, "<i4"),
-            durations_s=np.frombuffer(block.durations_s, "<f8"),
-            key=np.frombuffer(block.key, "<i4"),
-            worker=np.frombuffer(block.worker, "<i4"),
-            numbers=np.frombuffer(block.numbers, "<f4").reshape(len(NUMBERS), -1),
-            resource=np.frombuffer(block.resource, "<i4"),
-        )
-    except ValueError as error:
-        raise InputError(f"a block of patterns is damaged: {error}") from error
-    workers, rows = len(block.places), columns.key.size
-    per_worker = {columns.ranks.size, columns.local_ranks.size, columns.durations_s.size}
-    if per_worker != {workers} or not workers:
-        raise InputError(f"a block of patterns names {workers} places for {columns.ranks.size} workers")
-    if {columns.worker.size, columns.resource.size, columns.numbers.shape[1]} != {rows}:
-        raise InputError(f"the columns of a block of patterns are not all {rows} rows long")
-    for index, limit in (
-        (columns.key, len(block.keys)),
-        (columns.worker, workers),
-        (columns.resource, len(block.resources)),
-    ):
-        if rows and not 0 <= index.min() <= index.max() < limit:
-            raise InputError("a row of a block of patterns names what is not there")
-    return columns

@@ -224,7 +224,7 @@ def table(name: str, days: float, out: Path | None) -> None:
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False))
 def send(runs: tuple[Path, ...]) -> None:
     """Hand over what run directories could not: RUNS are run directories, or directories of them."""
-    from eroica.fleet.reporting.reporter import adopt, hand_over
+    from eroica.fleet.reporting.reporter import hand_over
     from eroica.fleet.reporting.spool import has_spool
 
     settings = _settings()
@@ -235,8 +235,6 @@ def send(runs: tuple[Path, ...]) -> None:
         raise InputError("there is no run directory; name one, as in eroica-report/JOB")
     waiting = 0
     for run in found:
-        if not has_spool(run):
-            adopt(run, settings)
         waiting += not hand_over(run, settings, by_hand=True)
     if waiting:
         raise UnavailableError(

@@ -23,8 +23,7 @@ import numpy as np
 import sqlalchemy as sa
 from eroica.errors import InputError
 from eroica.fleet.records import (
-    MAX_UNPACKED_BYTES,
-    UNDERSTOOD,
+    PROTOCOL,
     Batch,
     Beat,
     Piece,
@@ -33,7 +32,6 @@ from eroica.fleet.records import (
     Refusal,
     RunFacts,
     WindowOrder,
-    unpack,
 )
 from eroica.model.words import clean
 
@@ -46,7 +44,11 @@ from eroica_fleet.database import (
     upsert,
     writing,
 )
-from eroica_fleet.pieces import PREPARE, Change, Entry, PatternStore, number
+from eroica_fleet.pieces import PREPARE, Change, Entry, PatternStore, number, unpack
+
+UNDERSTOOD = (PROTOCOL,)
+#: Unpacked bytes of the pieces of one request: what is beyond is neither taken nor refused, and comes with the next.
+MAX_UNPACKED_BYTES = 64_000_000
 
 _RUN = re.compile(r"[0-9a-f]{32}")
 _KEY = re.compile(r"[a-z0-9/_-]{1,100}")

@@ -17,7 +17,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import fsspec
 import msgspec
@@ -26,23 +26,92 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 from eroica.errors import InputError, UnavailableError, UsageError
-from eroica.fleet.records import (
-    BlockColumns,
-    PatternBlock,
-    Piece,
-    Place,
-    StandstillBody,
-    VerdictBody,
-    columns_of,
-    decode_body,
-)
+from eroica.fleet.records import MAX_BODY_BYTES, PatternBlock, Piece, Place, StandstillBody, VerdictBody
 from eroica.model.rows import NUMBERS
 from eroica.model.verdict import Finding
 from eroica.model.words import clean
+from eroica.wire.codec import UNDECODABLE
 
 from eroica_fleet.database import culprits, findings, pattern_files, runs, standstills, verdicts
 
 _ZSTD_LEVEL = 3
+Record = TypeVar("Record")
+
+
+def unpack(data: bytes) -> bytes:
+    """The MessagePack in a body; nothing is assumed about the bytes.
+
+    Raises:
+        InputError: They are no body, or more than `MAX_BODY_BYTES` when unpacked.
+    """
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(data, MAX_BODY_BYTES)
+    except UNDECODABLE as error:
+        raise InputError(f"these {len(data)} bytes are no body: {error}") from error
+    if unpacker.unconsumed_tail:
+        raise InputError(f"a body of more than {MAX_BODY_BYTES} bytes refused")
+    return text
+
+
+def decode_body(text: bytes, kind: type[Record]) -> Record:
+    """What is in an unpacked body.
+
+    Raises:
+        InputError: It is no such record.
+    """
+    try:
+        return msgspec.msgpack.decode(text, type=kind)
+    except UNDECODABLE as error:
+        raise InputError(f"these {len(text)} bytes are no {kind.__name__}: {error}") from error
+
+
+class BlockColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """A `PatternBlock` whose columns were checked: shapes as there, NumPy arrays."""
+
+    block: PatternBlock
+    ranks: Any
+    local_ranks: Any
+    durations_s: Any
+    key: Any
+    worker: Any
+    numbers: Any
+    resource: Any
+
+
+def columns_of(block: PatternBlock) -> BlockColumns:
+    """The columns of a block.
+
+    Raises:
+        InputError: They do not fit together.
+    """
+    try:
+        columns = BlockColumns(
+            block=block,
+            ranks=np.frombuffer(block.ranks, "<i4"),
+            local_ranks=np.frombuffer(block.local_ranks, "<i4"),
+            durations_s=np.frombuffer(block.durations_s, "<f8"),
+            key=np.frombuffer(block.key, "<i4"),
+            worker=np.frombuffer(block.worker, "<i4"),
+            numbers=np.frombuffer(block.numbers, "<f4").reshape(len(NUMBERS), -1),
+            resource=np.frombuffer(block.resource, "<i4"),
+        )
+    except ValueError as error:
+        raise InputError(f"a block of patterns is damaged: {error}") from error
+    workers, rows = len(block.places), columns.key.size
+    per_worker = {columns.ranks.size, columns.local_ranks.size, columns.durations_s.size}
+    if per_worker != {workers} or not workers:
+        raise InputError(f"a block of patterns names {workers} places for {columns.ranks.size} workers")
+    if {columns.worker.size, columns.resource.size, columns.numbers.shape[1]} != {rows}:
+        raise InputError(f"the columns of a block of patterns are not all {rows} rows long")
+    for index, limit in (
+        (columns.key, len(block.keys)),
+        (columns.worker, workers),
+        (columns.resource, len(block.resources)),
+    ):
+        if rows and not 0 <= index.min() <= index.max() < limit:
+            raise InputError("a row of a block of patterns names what is not there")
+    return columns
 
 
 class Stored(NamedTuple):

@@ -67,8 +67,8 @@ class Seen(NamedTuple):
         status: As the collector wrote it last; None where it cannot be read.
         history: Iteration times; None where they cannot be read.
         over: The run's final verdict is there.
-        ends_at: When another run began in this directory, seconds since 1970: status, iteration times and all that was
-            written later are its. Infinite where none did.
+        next_began: When another run began in this directory, seconds since 1970: what lies there is its. 0 where none
+            did.
         signature: Changes when a file of this run does; "" without any.
         written_at: When the newest of them was written, seconds since 1970; 0 without any.
     """
@@ -76,14 +76,9 @@ class Seen(NamedTuple):
     status: JobStatus | None
     history: IterationHistory | None
     over: bool
-    ends_at: float
+    next_began: float
     signature: str
     written_at: float
-
-    @property
-    def is_another(self) -> bool:
-        """The collector that counts here now began anew."""
-        return self.ends_at < math.inf
 
 
 def watch(spool: Spool, facts: RunFacts) -> Seen:
@@ -103,19 +98,19 @@ def look(run: Path, state: SendState) -> Seen:
     """Look into a run directory for the run that a state is of."""
     verdict, status, history = (run / name for name in ("verdict.json", "status.json", "history.json"))
     times = read_history(run)
-    ends_at = math.inf if times is None or state.began in (0.0, times.began) else times.began
-    is_another = ends_at < math.inf
-    over = signature_of([verdict], ends_at) not in ("", state.stale)
-    ours = [*([verdict] if over else []), *([] if is_another else [status, history])]
+    if times is not None and state.began not in (0.0, times.began):
+        return Seen(None, None, over=False, next_began=times.began, signature="", written_at=0.0)
+    over = signature_of([verdict], state.since) != ""
+    ours = [*([verdict] if over else []), status, history]
     written = []
     for path in ours:
         with contextlib.suppress(FileNotFoundError):
             written.append(path.stat().st_mtime)
     return Seen(
-        status=None if is_another else read_record(status, JobStatus),
-        history=None if is_another else times,
+        status=read_record(status, JobStatus),
+        history=times,
         over=over,
-        ends_at=ends_at,
+        next_began=0.0,
         signature=signature_of(ours),
         written_at=max(written, default=0.0),
     )
@@ -148,14 +143,10 @@ def beat_of(facts: RunFacts, seen: Seen, state: SendState) -> Beat:
 def keep_last(spool: Spool, facts: RunFacts, seen: Seen) -> None:
     """Keep what is left to be told of a run that nobody reports any more, as one beat, until the service has it.
 
-    A beat that was kept before another run began in the directory knows more, and stays.
-
     Raises:
         OSError: The directory cannot be read or written.
     """
     state = spool.state(facts.run)
-    if seen.is_another and spool.keeps_beat(facts.run):
-        return
     if seen.signature and (seen.signature != state.told or not spool.is_empty()):
         spool.keep_beat(KeptBeat(beat=aged(beat_of(facts, seen, state), seen), told=seen.signature))
 
@@ -197,7 +188,6 @@ class Packer:
         facts: Who the run is.
         most_bytes: While more waits than this, patterns stay where they are.
         longest_s: Patterns that would be begun later than so many seconds after the others stay where they are.
-        before: What was written from then on is another run's, seconds since 1970.
 
     Attributes:
         left_out: What can never be reported; the files stay, and `fleet/refused` says why.
@@ -209,13 +199,11 @@ class Packer:
         facts: RunFacts,
         most_bytes: int = _MOST_WAITING_BYTES,
         longest_s: float = math.inf,
-        before: float = math.inf,
     ) -> None:
         self._spool = spool
         self._facts = facts
         self._most_bytes = most_bytes
         self._longest_s = longest_s
-        self._before = before
         self._since = spool.state(facts.run).since
         self._run = spool.run
         self.left_out: set[tuple[str, str]] = set()
@@ -262,7 +250,7 @@ class Packer:
 
     def _news(self, path: Path, key: str) -> str:
         """Signature of a file that is not packed under this key yet; "" for others."""
-        signature = signature_of([path], self._before, self._since)
+        signature = signature_of([path], self._since)
         return "" if self._is_known(key, signature) else signature
 
     def _verdict(self, path: Path, window_id: int, places: dict[int, Place], window: Window | None) -> None:
@@ -300,7 +288,7 @@ class Packer:
         with contextlib.ExitStack() as stack:
             blocks: dict[int, list[_Kept]] = {}
             for rank, kept in sorted(_kept_patterns(directory, stack).items()):
-                if self._since <= kept.written_at < self._before:
+                if kept.written_at >= self._since:
                     blocks.setdefault(rank // BLOCK, []).append(kept)
             for number, some in sorted(blocks.items()):
                 key = f"patterns/{window_id}/{number}"
@@ -449,12 +437,12 @@ def _private_bundle(path: Path) -> Bundle | None:
         return None
 
 
-def signature_of(paths: Sequence[Path], before: float = math.inf, since: float = 0.0) -> str:
-    """Changes when one of the files does, or when there are more; "" if none is there that was written in this time."""
+def signature_of(paths: Sequence[Path], since: float = 0.0) -> str:
+    """Changes when one of the files does, or when there are more; "" if none is there that was written since then."""
     facts = []
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             found = path.stat()
-            if since <= found.st_mtime < before:
+            if found.st_mtime >= since:
                 facts.append((found.st_mtime_ns, found.st_size))
     return f"{len(facts)}-{max(facts)[0]}-{sum(size for _, size in facts)}" if facts else ""

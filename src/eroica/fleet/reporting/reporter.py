@@ -8,7 +8,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import psutil
 
 from eroica.errors import InputError
 from eroica.fleet.records import Beat, RunFacts, WindowOrder
-from eroica.fleet.reporting.packing import Packer, Seen, aged, beat_of, keep_last, read_history, signature_of, watch
+from eroica.fleet.reporting.packing import Packer, Seen, aged, beat_of, keep_last, read_history, watch
 from eroica.fleet.reporting.sending import Sender, client_for
 from eroica.fleet.reporting.spool import Spool, has_spool, now
 from eroica.settings import Settings
@@ -55,22 +55,12 @@ class Reporter:
         host: This host.
         settings: Tunables.
         collector: Process id of the collector; 0: nobody writes here any more.
-        clock: Seconds, monotonic.
     """
 
-    def __init__(
-        self,
-        run: Path,
-        job: str,
-        host: str,
-        settings: Settings,
-        collector: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, run: Path, job: str, host: str, settings: Settings, collector: int = 0) -> None:
         self._run = run
         self._settings = settings
         self._collector = collector
-        self._clock = clock
         self._spool = Spool(run)
         self._client = client_for(settings)
         self._sender = Sender(self._client, self._order)
@@ -142,10 +132,10 @@ class Reporter:
         elif self._spool.known_facts() != reported.facts:
             return self._is_left()
         seen = watch(self._spool, reported.facts)
-        while seen.is_another:
-            job, host = self._identity
-            facts = msgspec.structs.replace(reported.facts, job=job, host=host)
-            reported = self._begun(begin_anew(self._spool, facts, reported.seen or seen, seen.ends_at))
+        while seen.next_began:
+            if reported.seen is not None:
+                keep_last(self._spool, reported.facts, reported.seen)
+            reported = self._begun(begin_anew(self._spool, *self._identity, seen.next_began))
             self._next_beat = 0.0
             seen = watch(self._spool, reported.facts)
         if reported.seen is None:
@@ -182,14 +172,14 @@ class Reporter:
         except OSError as error:
             reported.is_packed = False
             self._warn(f"something could not be packed: {error}")
-        due = self._clock() >= self._next_beat or (self._ended(seen) and not self._is_told(facts, seen))
+        due = time.monotonic() >= self._next_beat or (self._ended(seen) and not self._is_told(facts, seen))
         while self._sender.may and (due or self._sender.has_work(self._spool)):
             beat = self._beat(facts, seen) if due else None
             sent = self._sender.send(self._spool, beat)
             if not sent.ok:
                 return
             if beat is not None and sent.beat:
-                self._next_beat = self._clock() + self._settings.fleet_report_s
+                self._next_beat = time.monotonic() + self._settings.fleet_report_s
                 self._spool.taken(beat, seen.signature)
             due = False
 
@@ -226,8 +216,8 @@ class Reporter:
     def _is_gone(self) -> bool:
         """The collector ended, and no other one took its place."""
         if self._gone_at is None and not _lives(self._collector):
-            self._gone_at = self._clock()
-        return self._gone_at is not None and self._clock() - self._gone_at >= _GONE_S
+            self._gone_at = time.monotonic()
+        return self._gone_at is not None and time.monotonic() - self._gone_at >= _GONE_S
 
     def _ended(self, seen: Seen) -> bool:
         return seen.over or self._is_gone()
@@ -243,7 +233,7 @@ class Reporter:
     def _gave_up(self) -> bool:
         if not self._collector:  # one try for each piece is enough: somebody waits for us
             return not self._sender.may
-        return self._is_gone() and self._clock() - (self._gone_at or 0.0) > self._settings.fleet_patience_s
+        return self._is_gone() and time.monotonic() - (self._gone_at or 0.0) > self._settings.fleet_patience_s
 
     def _hand_over_others(self) -> None:
         """The service is there: what other runs beside this one could not hand over goes now."""
@@ -252,28 +242,6 @@ class Reporter:
             with contextlib.suppress(OSError, InputError):
                 if Spool(run).is_for(mine):
                     hand_over(run, self._settings)
-
-
-def begin_anew(spool: Spool, facts: RunFacts, seen: Seen, ends_at: float) -> RunFacts:
-    """The facts of another run, which began in this directory where nobody closed the one before.
-
-    What was written until then is packed for the earlier run. The facts come last, in one step: whoever is killed
-    before it begins anew once more.
-
-    Args:
-        spool: Of the directory.
-        facts: Of the earlier run.
-        seen: How that one was last.
-        ends_at: When the other one began, seconds since 1970.
-    """
-    with contextlib.suppress(OSError):
-        Packer(spool, facts, 2**62, before=ends_at).pack(None, everything=True)
-    with contextlib.suppress(OSError):
-        keep_last(spool, facts, seen)
-    verdict = spool.run / "verdict.json"
-    left = signature_of([verdict])
-    stale = left if spool.is_packed("verdict/0", left) else signature_of([verdict], ends_at)
-    return spool.begin(facts.job, facts.host, commit_of(os.environ), ends_at, stale, ends_at)
 
 
 def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
@@ -288,7 +256,7 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
         UsageError: The service's address cannot be used.
         OSError: The directory cannot be read or written.
     """
-    spool = Spool(run)
+    is_new, spool = not has_spool(run), Spool(run)
     if not by_hand and spool.known_facts() is None and spool.is_empty():
         return True  # its own reporter has not begun, and must find nobody there
     lock = spool.claim()
@@ -298,21 +266,17 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
         facts, whole = spool.known_facts(), True
         if by_hand:
             spool.readmit()
-            if facts is None and spool.is_empty() and (run / "verdict.json").exists():  # its reporter never began
+            if facts is None and spool.is_empty() and (is_new or (run / "verdict.json").exists()):  # nobody reported it
+                spool.belongs_to(whose(settings))
                 facts = facts_of(spool, run.resolve().name, "")
         if facts is not None:
             seen = watch(spool, facts)
-            if seen.is_another and by_hand:
-                facts = begin_anew(spool, facts, seen, seen.ends_at)
+            if seen.next_began and by_hand:
+                facts = begin_anew(spool, facts.job, facts.host, seen.next_began)
                 seen = watch(spool, facts)
-            try:
-                packer = Packer(spool, facts, before=seen.ends_at)
-                packer.pack(seen.status, everything=True)
-                whole = not packer.left_out
-            except OSError as error:  # one file costs no other
-                log.warning("something in %s could not be packed: %s", run, error)
-                whole = False
-            keep_last(spool, facts, seen)
+            if not seen.next_began:
+                whole = _packed(spool, facts, seen)
+                keep_last(spool, facts, seen)
         with client_for(settings) as client:
             sender = Sender(client)
             while sender.has_work(spool):
@@ -325,21 +289,31 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
             os.close(lock)
 
 
-def adopt(run: Path, settings: Settings) -> None:
-    """A run that nobody has reported becomes one that waits.
-
-    Raises:
-        OSError: The directory cannot be written.
-    """
-    spool = Spool(run)
-    spool.belongs_to(whose(settings))
-    facts_of(spool, run.resolve().name, "")
+def _packed(spool: Spool, facts: RunFacts, seen: Seen) -> bool:
+    """Pack all that lies in a run directory; False if something could not be."""
+    packer = Packer(spool, facts)
+    try:
+        packer.pack(seen.status, everything=True)
+    except OSError as error:  # one file costs no other
+        log.warning("something in %s could not be packed: %s", spool.run, error)
+        return False
+    return not packer.left_out
 
 
 def facts_of(spool: Spool, job: str, host: str) -> RunFacts:
     """The facts of the run in a spool's directory; drawn if there are none."""
+    if (known := spool.known_facts()) is not None:
+        return known
     history = read_history(spool.run)
-    return spool.facts(job, host, commit_of(os.environ), history.began if history is not None else now())
+    return spool.begin(job, host, commit_of(os.environ), history.began if history is not None else now())
+
+
+def begin_anew(spool: Spool, job: str, host: str, began: float) -> RunFacts:
+    """The facts of another run, which began in this directory where nobody closed the one before.
+
+    What was written until then is the earlier run's, and is not reported any more.
+    """
+    return spool.begin(job, host, commit_of(os.environ), began, since=began)
 
 
 def close_run(run: Path) -> None:
@@ -354,10 +328,10 @@ def close_run(run: Path) -> None:
     facts = spool.known_facts()
     with contextlib.ExitStack() as leaving:
         leaving.callback(spool.close_run)  # whatever could not be packed must not become the next run's
-        if facts is not None:
-            seen = watch(spool, facts)
+        seen = None if facts is None else watch(spool, facts)
+        if facts is not None and seen is not None and not seen.next_began:
             leaving.callback(keep_last, spool, facts, seen)  # it dates pieces, so it looks whether any wait
-            Packer(spool, facts, 2**62, _CLOSING_S, seen.ends_at).pack(None, everything=True)
+            Packer(spool, facts, 2**62, _CLOSING_S).pack(None, everything=True)
 
 
 def whose(settings: Settings) -> str:

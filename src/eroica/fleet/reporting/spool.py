@@ -50,7 +50,6 @@ class SendState(msgspec.Struct, frozen=True, kw_only=True):
         hosts: Hash of the hosts that were told last.
         told: Signature of the files that the last beat was made from.
         began: When the collector began to count this run's iterations, as its iteration times say; 0 before they did.
-        stale: Signature of the final verdict that an earlier run left in this directory.
         since: What was written before is an earlier run's, seconds since 1970; 0 where nothing of one lies here.
         heard: Windows that were asked for and that the job has heard of, which the service does not know yet.
     """
@@ -60,7 +59,6 @@ class SendState(msgspec.Struct, frozen=True, kw_only=True):
     hosts: str = ""
     told: str = ""
     began: float = 0.0
-    stale: str = ""
     since: float = 0.0
     heard: tuple[int, ...] = ()
 
@@ -68,7 +66,6 @@ class SendState(msgspec.Struct, frozen=True, kw_only=True):
 class _Begun(msgspec.Struct, frozen=True):
     """What `run.json` says beside the facts: see `SendState`."""
 
-    stale: str = ""
     since: float = 0.0
 
 
@@ -140,17 +137,12 @@ class Spool:
 
     # ------------------------------------------------------------------ who this run is
 
-    def facts(self, job: str, host: str, commit: str, began: float) -> RunFacts:
-        """The run's facts, drawn once and kept until another run begins in this directory."""
-        return self.known_facts() or self.begin(job, host, commit, began)
-
-    def begin(self, job: str, host: str, commit: str, began: float, stale: str = "", since: float = 0.0) -> RunFacts:
+    def begin(self, job: str, host: str, commit: str, began: float, since: float = 0.0) -> RunFacts:
         """Draw the facts of another run; the journal of what was packed of the one before stays."""
         facts = RunFacts(
             run=secrets.token_hex(16), job=job, began=began, host=host, commit=commit, eroica_version=__version__
         )
-        beside = {"stale": stale, "since": since}
-        write_whole(self.root / "run.json", msgspec.json.encode({**msgspec.structs.asdict(facts), **beside}))
+        write_whole(self.root / "run.json", msgspec.json.encode({**msgspec.structs.asdict(facts), "since": since}))
         return facts
 
     def known_facts(self) -> RunFacts | None:
@@ -175,7 +167,7 @@ class Spool:
         if state is not None and state.run == run:
             return state
         begun = read_record(self.root / "run.json", _Begun) or _Begun()
-        return SendState(run=run, stale=begun.stale, since=begun.since)
+        return SendState(run=run, since=begun.since)
 
     def save_state(self, state: SendState) -> None:
         """Write that down."""
@@ -220,10 +212,6 @@ class Spool:
             except OSError as error:
                 log.warning("the last beat of a run cannot be read: %s", error)
         return None
-
-    def keeps_beat(self, run: str) -> bool:
-        """The last beat of this run waits."""
-        return (self.root / "beats" / run).exists()
 
     def drop_beat(self, run: str) -> None:
         """The last beat of this run needs not be told."""

@@ -1,20 +1,22 @@
-"""When the job's early window is no picture of health, it is not compared with."""
+"""The job's early window: compared with if the job was healthy then, looked at again if it was slow already."""
 
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 import pytest
 
 from eroica.collector.baseline import Baseline
+from eroica.collector.history import Hints, final_verdict
 from eroica.collector.ledger import History
 from eroica.collector.windows import Analyze, Windows
 from eroica.model.pattern import Neighbor, WorkerPattern
-from eroica.model.series import encode_series
+from eroica.model.verdict import Coverage, Verdict
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WindowLine, WorkerStatus
+from support.collectors import pattern
+from support.verdicts import cause, plain
 
 
 class Job:
@@ -24,7 +26,7 @@ class Job:
         self.windows = Windows("j", Settings(baseline_window_s=1.0, window_s=1.0, **settings))
         self.now = 0.0
         self.inside = 1.0
-        self.iterations_ms: tuple[float, ...] = ()
+        self.obeys = True
         self.host_facts: dict[str, float] = {}
         self.neighbors: tuple[Neighbor, ...] = ()
         self.work: list[Analyze] = []
@@ -32,7 +34,8 @@ class Job:
             worker=Worker(global_rank=0, pid=7, host="h"), state="steady", iteration=100, steady=True
         )
 
-    def train(self, current_s: float, best_s: float, iterations: int = 60) -> None:
+    def train(self, current_s: float = 0.1, best_s: float = 0.1, iterations: int = 60) -> list[Analyze]:
+        before = len(self.work)
         for _ in range(iterations):
             self.now += current_s
             self.status = msgspec.structs.replace(
@@ -45,6 +48,16 @@ class Job:
             if window is not None and self.status.result.kind == "window":
                 self.windows.take_pattern(self._pattern(window.window_id))
                 self.work += self.windows.tick(self.now)
+        return self.work[before:]
+
+    def first(self, said: Verdict) -> Analyze:
+        """The baseline window is taken, and judged."""
+        (work,) = self.train()
+        self.judge(work, said)
+        return work
+
+    def judge(self, work: Analyze, said: Verdict) -> None:
+        self.windows.analyzed(self.now, work.window.window_id, said)
 
     def look(self, current_s: float, best_s: float) -> Analyze:
         assert not self.windows.asked(self.now, ProfileRequest()).refused
@@ -54,23 +67,21 @@ class Job:
 
     def _obey(self) -> None:
         order = self.windows.order
-        if order is not None and order.kind != "cancel" and self.status.iteration >= order.last_iteration:
+        if (
+            self.obeys
+            and order is not None
+            and order.kind != "cancel"
+            and self.status.iteration >= order.last_iteration
+        ):
             result = OrderResult(window_id=order.window_id, status="done", kind=order.kind, events=100)
             self.status = msgspec.structs.replace(self.status, result=result)
 
     def _pattern(self, window_id: int) -> WorkerPattern:
-        return WorkerPattern(
-            worker=self.status.worker,
-            window_id=window_id,
-            first_iteration=self.status.iteration - 1,
-            last_iteration=self.status.iteration,
-            duration_s=self.inside * (self.status.current_s or 1.0),
-            iteration_us=encode_series(1e3 * np.asarray(self.iterations_ms, dtype=np.float32)),
-            wait_us=b"",
-            functions=(),
-            host_facts=self.host_facts,
-            neighbors=self.neighbors,
-        )
+        return pattern(
+            worker=self.status.worker, window_id=window_id, first_iteration=self.status.iteration - 1,
+            last_iteration=self.status.iteration, duration_s=self.inside * (self.status.current_s or 1.0),
+            host_facts=self.host_facts, neighbors=self.neighbors,
+        )  # fmt: skip
 
 
 def unused(work: Analyze) -> list[str]:
@@ -197,3 +208,85 @@ def test_the_best_baseline_window_is_kept_not_the_last() -> None:
     job.train(0.1, 0.1, 1)
     baseline.taken((job._pattern(2),), 0.1)
     assert baseline.patterns == quiet and not baseline.disturbed
+
+
+def verdict(word: str, gain: float | None = None) -> Verdict:
+    finding = cause("slow-data-loading", 0, hosts=("h",), gain=gain)
+    return plain(word, "Worker 0 reads.", *([finding] if gain is not None else []))
+
+
+SLOW = verdict("slow", gain=0.4)
+
+
+def test_what_the_first_window_shows_is_looked_at_again_and_only_the_second_verdict_counts() -> None:
+    job = Job()
+    (first,) = job.train()
+    assert first.window.purpose == "baseline" and not first.counts and first.baseline == ()
+    job.judge(first, SLOW)
+    assert job.windows.ledger.verdicts == {} and job.windows.suspicion is not None
+    (second,) = job.train()
+    assert second.window.purpose == "early" and second.counts and second.baseline == ()
+    assert "slow-data-loading on worker 0" in second.window.reason
+    job.judge(second, SLOW)
+    assert list(job.windows.ledger.verdicts) == [second.window.window_id] and not job.windows.suspicion
+    assert job.train(iterations=400) == []
+
+
+def test_a_job_that_got_far_slower_before_the_second_look_is_compared_with_the_first() -> None:
+    job = Job()
+    first = job.first(SLOW)
+    job.inside = 1.6
+    (second,) = job.train()
+    assert second.window.purpose == "slow" and [one.window_id for one in second.baseline] == [first.window.window_id]
+    job.judge(second, verdict("undetermined"))
+    assert not job.windows.asked(job.now, ProfileRequest()).refused
+    (third,) = job.train()
+    assert third.baseline != ()  # it was not slow from its start
+
+
+def test_a_window_that_the_end_cut_off_takes_back_nothing() -> None:
+    nobody = msgspec.structs.replace(verdict("undetermined"), coverage=Coverage(workers_expected=1, workers_reported=0))
+    told = msgspec.structs.replace(verdict("undetermined"), summary="Worker 0 seems to read, in too few iterations.")
+    assert final_verdict("j", {2: told, 3: nobody}, 1, 1).summary == told.summary
+    assert final_verdict("j", {3: nobody}, 1, 1).verdict == "undetermined"
+
+
+def test_a_window_after_a_confirmed_one_is_not_compared_with_the_slow_beginning() -> None:
+    job = Job(baseline_after_iterations=60)
+    job.first(SLOW)
+    (second,) = job.train()
+    job.judge(second, SLOW)
+    assert not job.windows.asked(job.now, ProfileRequest()).refused
+    (third,) = job.train()
+    assert third.baseline == () and any("it was slow from its start" in note for note in third.notes)
+
+
+@pytest.mark.parametrize("said", [verdict("healthy"), verdict("undetermined"), verdict("slow", gain=0.05)])
+def test_nothing_of_note_asks_for_no_other_window(said: Verdict) -> None:
+    job = Job()
+    job.first(said)
+    assert job.train(iterations=300) == [] and not job.windows.suspicion
+
+
+def test_an_early_window_that_never_opens_is_tried_once_more() -> None:
+    job = Job()
+    job.first(SLOW)
+    job.obeys = False
+    job.train(iterations=2000)
+    purposes = [line.purpose for line in job.windows.status().windows]
+    assert purposes.count("early") == 2
+    assert job.windows.suspicion
+
+
+def test_the_job_is_not_over_while_its_first_window_is_being_judged() -> None:
+    job = Job()
+    (first,) = job.train()
+    job.windows.job_ended(job.now)
+    assert job.windows.busy
+    job.judge(first, SLOW)
+    assert not job.windows.busy
+    final = final_verdict("j", {}, 1, 1, hints=Hints(suspicion=job.windows.suspicion))
+    assert (final.verdict, final.summary) == ("slow", "Worker 0 reads.")
+    assert "first, short window" in final.coverage.notes[0]
+    final = final_verdict("j", {}, 1, 1, hints=Hints(slowed=3.0, suspicion=job.windows.suspicion, missed="no answer"))
+    assert final.verdict == "undetermined" and "3.0 times" in final.summary and "no answer" in final.summary
