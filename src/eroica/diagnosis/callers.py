@@ -18,7 +18,6 @@ from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Block, Caller, Reference
 from eroica.diagnosis.cells import enters_collective
 from eroica.diagnosis.frames import MOST, find_focus
-from eroica.diagnosis.operators import rows_then
 from eroica.diagnosis.view import View
 from eroica.localize.fleet import Fleet
 
@@ -73,7 +72,7 @@ def find_caller(
             rows = [row for row in _rows(past) if entry in past.keys[row].stack]
             return np.asarray(measure(past, rows).sum(axis=0))
 
-        usual_us = max(usual_us, float(view.then(all_under)[members].mean()))
+        usual_us = max(usual_us, float(view.suspects.then(all_under)[members].mean()))
     return Caller(focus=focus, own_us=float(time_R[under].sum()), usual_us=usual_us)
 
 
@@ -110,7 +109,7 @@ def _usual(
         return None
     if measure is inside_us and past.knows_launchers != view.fleet.knows_launchers:
         return None
-    return np.asarray(rows_then(view.suspects, rows, measure)[:, members].mean(axis=1))
+    return np.asarray(view.suspects.rows_then(rows, measure)[:, members].mean(axis=1))
 
 
 def with_caller(view: View, block: Block) -> Block:

@@ -105,7 +105,7 @@ def _explains(view: View, block: Block, phases: frozenset[str], most: float) -> 
 def _queued(view: View, block: Block, workers: list[int]) -> float:
     """Return the share of the excess that is a longer wait for a core than usual."""
     now_W = queued_share(view.fleet)
-    usual_W = view.then(queued_share) if block.reference == "baseline" else view.fleet.usual(now_W)
+    usual_W = view.suspects.then(queued_share) if block.reference == "baseline" else view.fleet.usual(now_W)
     lost = 1 - block.reference_us / max(block.mean_us, 1e-9)
     more = float(np.nan_to_num(now_W - usual_W)[workers].mean())
     return float(np.clip(more / max(lost, 1e-9), 0.0, 1.0))

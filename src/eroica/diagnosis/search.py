@@ -31,7 +31,6 @@ from eroica.diagnosis.outliers import (
     LEAST_AGREEMENT,
     LEAST_RATIO,
     SOURCES,
-    Outliers,
     find_outliers,
     time_above,
 )
@@ -77,7 +76,7 @@ _LITTLE_OWN = 0.3
 _SHARED = 0.25
 _Cells = dict[Cell, list[int]]
 #: An excess, µs, whose it is, and its rows.
-_Found = tuple[float, Outliers, tuple[int, ...]]
+_Found = tuple[float, Block, tuple[int, ...]]
 
 
 def find_blocks(view: View) -> list[Block]:
@@ -132,7 +131,7 @@ def _limit_of_input(view: View) -> float | None:
     return None if view.iteration_us >= past.mean_iteration_us * (1 + view.settings.min_gain) else _INPUT_ON_CPU
 
 
-def _block(view: View, cell: Cell, rows: Sequence[int], late: Outliers) -> Block | None:
+def _block(view: View, cell: Cell, rows: Sequence[int], late: Block) -> Block | None:
     """Build the block of some workers' excess in a group of rows; None if no function can be named for it."""
     focus = find_loading_function(view, rows, late) if cell == "input" else _focus(view, rows, late)
     if focus is None:
@@ -143,16 +142,16 @@ def _block(view: View, cell: Cell, rows: Sequence[int], late: Outliers) -> Block
         if late.agreement is not None and not _is_shared(view, rows, focus, late):
             return None
         rows = focus.functions
-    return late.as_block(cell, rows, focus)
+    return msgspec.structs.replace(late, cell=cell, rows=tuple(rows), focus=focus)
 
 
-def _focus(view: View, rows: Sequence[int], late: Outliers) -> Focus | None:
+def _focus(view: View, rows: Sequence[int], late: Block) -> Focus | None:
     time_R = view.fleet.critical_us[list(rows)][:, list(late.workers)].mean(axis=1)
     excess_R = np.maximum(time_R - reference_of_rows(view, rows, late), 0.0)
     return find_focus(view.fleet.keys, rows, excess_R, time_R)
 
 
-def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Outliers) -> bool:
+def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Block) -> bool:
     """Return True if most of some workers have a part of their excess in the function that is named for all of them."""
     time_RW = view.fleet.critical_us[list(rows)][:, list(late.workers)]
     excess_RW = np.maximum(time_RW - reference_of_rows(view, rows, late)[:, None], 0.0)
@@ -359,7 +358,9 @@ def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
     heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))
     name = view.fleet.keys[heaviest].name
     calls, before = _calls(view.fleet, name), _calls(past, name)
-    own_us = float(np.nanmax(view.fleet.busy_us.mean(axis=1) - view.then(lambda one: one.busy_us.mean(axis=1))))
+    own_us = float(
+        np.nanmax(view.fleet.busy_us.mean(axis=1) - view.suspects.then(lambda one: one.busy_us.mean(axis=1)))
+    )
     is_own = own_us > _LITTLE_OWN * (view.iteration_us - past.mean_iteration_us)
     if calls >= MANY_MORE_CALLS * max(before, 1.0) and not is_own:
         now_I, then_us = view.fleet.wait_us.mean(axis=0), float(past.wait_us.mean())

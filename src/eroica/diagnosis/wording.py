@@ -15,7 +15,6 @@ from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import tell_settings
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import (
-    describe_place,
     format_ms,
     is_extra_duty,
     name_accused,
@@ -257,7 +256,6 @@ def describe_evidence(view: View, cause: Cause, waits: Sequence[str]) -> tuple[s
     if block.culprit is None or block.culprit.kind != "setting":
         sentences += tell_settings(view, block, cause.cause)
     if block.scope == "some":
-        sentences += describe_place(view, block.workers)
         sentences += _waiting(view, block)
     sentences += waits
     without = milliseconds((view.times.current_ms or 0.0) * (1 - cause.gain))
