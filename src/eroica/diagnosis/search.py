@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import MANY_MORE_CALLS, Block, Cell, Facts, Reference
-from eroica.diagnosis.callers import with_caller
-from eroica.diagnosis.cells import list_cells, rows_by_frame
+from eroica.diagnosis.cells import list_cells, rows_by_frame, with_caller
 from eroica.diagnosis.facts import with_facts
 from eroica.diagnosis.frames import HALF, LARGE_PART, MOST, NOTHING, Focus, find_focus, is_own_frame, whole_rows
 from eroica.diagnosis.late_arrivals import find_late_arrivals

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from eroica.diagnosis.blocked.meetings import Meeting
-from eroica.diagnosis.blocked.origin import MOST_SENTENCES, Origin, describe, function_of
 from eroica.diagnosis.blocked.scene import Scene
-from eroica.diagnosis.blocked.waiting import Node, Waiting
+from eroica.diagnosis.blocked.waiting import MOST_SENTENCES, Node, Origin, Waiting, describe, function_of
 from eroica.diagnosis.words import name_workers
 from eroica.model.verdict import FindingFunction
 from eroica.model.words import clean

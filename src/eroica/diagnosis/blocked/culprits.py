@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from eroica.diagnosis.blocked.origin import MOST_TOLD, Origin, by_place, describe, function_of, silence_words
 from eroica.diagnosis.blocked.places import Site, Wait, find_site
 from eroica.diagnosis.blocked.scene import Member, Scene
+from eroica.diagnosis.blocked.waiting import MOST_TOLD, Origin, by_place, describe, function_of, silence_words
 from eroica.model.look import Death, Ending, ProcessLook, ThreadLook
 from eroica.model.verdict import FindingFunction
 from eroica.model.words import clean, signal_name
