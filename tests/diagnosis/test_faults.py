@@ -99,12 +99,6 @@ def test_threads_that_wait_for_a_core_are_contention(seed: int, factor: float) -
 
 
 @seeds
-def test_slow_storage_under_all_workers_is_found(seed: int) -> None:
-    verdict = verdict_on(SlowLoader(EVERYBODY, 40), seed=seed)
-    check(verdict, "slow-data-loading", EVERYBODY, "_read_block")
-
-
-@seeds
 def test_two_causes_that_hide_each_other_are_both_found(seed: int) -> None:
     verdict = verdict_on(SlowLoader((2,), 40), BackwardHook((1,), 40), seed=seed)
     causes = {(one.cause, one.workers) for one in verdict.findings if one.role == "cause"}
@@ -116,24 +110,6 @@ def test_a_culprit_inside_a_pipeline_stage_is_found_and_the_heavy_stage_is_not_o
     plan = {"workers": 8, "stages": 2, "accelerator": True}
     assert verdict_on(seed=seed, purpose="manual", **plan).verdict == "healthy"
     check(verdict_on(SlowCompute((3,), 1.5, "throttled"), seed=seed, **plan), "compute-slow", (3,))
-
-
-@seeds
-def test_names_are_taken_from_the_stacks_and_decide_nothing(seed: int) -> None:
-    named = (
-        ("dataset.py", "reader.py"),
-        ("_read_block", "walk"),
-        ("project/", "elsewhere/"),
-        ("aten::mm", "aten::bmm"),
-    )
-    plain = verdict_on(SlowLoader((2,), 40), seed=seed)
-    renamed = verdict_on(SlowLoader((2,), 40), seed=seed, named=named)
-    assert plain.cause is not None
-    assert renamed.cause is not None
-    assert renamed.cause.function.name == "walk"
-    assert renamed.cause.function.stack[-1] == "walk (elsewhere/reader.py:70)"
-    for field in ("cause", "workers", "scope", "confidence", "gain", "pattern", "duration"):
-        assert getattr(plain.cause, field) == getattr(renamed.cause, field)
 
 
 def test_confidence_grows_with_the_evidence() -> None:

@@ -43,13 +43,6 @@ def test_a_cause_that_is_a_small_part_of_the_slowdown_keeps_its_own_gain(seed: i
 
 
 @seeds
-def test_nobody_finds_the_job_slow_so_its_growth_says_nothing(seed: int) -> None:
-    found = verdict_on([BackwardHook((2,), 20.0)], seed, purpose="manual").cause
-    assert found is not None
-    assert any("Recomputed without it" in text for text in found.evidence)
-
-
-@seeds
 def test_two_workers_with_troubles_of_their_own_under_one_frame_are_two_causes(seed: int) -> None:
     hooks = [BackwardHook((1,), 40.0), BackwardHook((2,), 40.0, "round_grad (project/rounding.py:12)")]
     verdict = verdict_on(hooks, seed)

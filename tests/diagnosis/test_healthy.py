@@ -37,10 +37,6 @@ def test_a_false_alarm_of_the_trigger_finds_no_cause_either() -> None:
     assert causes_found("slow", True, ("healthy", "undetermined"), iterations=25) == []
 
 
-def test_healthy_iterations_of_a_third_of_the_length_have_no_cause() -> None:
-    assert causes_found("manual", True, iterations=30, scale=0.3) == []
-
-
 def test_communication_that_got_slower_is_no_cause_in_a_window_nobody_was_alarmed_for() -> None:
     before = synthesize(FleetPlan(seed=1), (), 1)
     patterns = synthesize(FleetPlan(seed=2), [SlowLink(15)], 2)

@@ -181,14 +181,3 @@ def beside(patterns: Sequence[WorkerPattern], *neighbors: Neighbor) -> list[Work
     return [
         msgspec.structs.replace(one, neighbors=neighbors, host_facts={**one.host_facts, **facts}) for one in patterns
     ]
-
-
-@seeds
-def test_a_process_that_takes_the_cores_from_threads_that_launch_is_named(seed: int) -> None:
-    healthy = beside(synthesize(FleetPlan(draw=1, seed=seed, accelerator=True), eager(), 1))
-    slow = synthesize(FleetPlan(draw=2, seed=seed, accelerator=True), [*eager(), Launching(60.0, 100, "backward")], 2)
-    burner = Neighbor(name="python (serve.py)", pid=777, cpu_cores=6.0)
-    for patterns, cause in ((beside(slow), "host-bound"), (beside(slow, burner), "sibling-process")):
-        verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
-        assert verdict.cause is not None and verdict.cause.cause == cause, verdict.summary
-        assert ("pid 777" in verdict.summary) == (cause == "sibling-process")

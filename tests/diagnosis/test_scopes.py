@@ -10,10 +10,8 @@ from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from support import (
-    BackwardHook,
     FleetPlan,
     SlowCompute,
-    SlowLoader,
     Trouble,
     synthesize,
     synthesize_window,
@@ -61,13 +59,6 @@ def test_a_host_whose_workers_are_all_slow_is_named_as_a_host(seed: int) -> None
     assert found.next_step.startswith("Check host node-1 first")
 
 
-def test_a_part_of_a_host_is_named_by_its_workers_and_the_rest_of_the_host_is_told_to_be_fine() -> None:
-    verdict = judge(SlowCompute((8, 9, 10), 1.6, "throttled"), workers=32, **DEVICES)
-    found = cause(verdict)
-    assert verdict.summary.startswith("Workers 8, 9 and 10 compute")
-    assert "Check host" not in found.next_step
-
-
 def test_many_hosts_with_the_same_trouble_are_one_finding_that_counts_them() -> None:
     slow = tuple(range(8, 32)) + tuple(range(64, 96))
     verdict = judge(SlowCompute(slow, 1.5, "throttled"), workers=256, accelerator=True, iterations=10)
@@ -84,11 +75,6 @@ def test_what_only_rank_0_does_is_its_extra_duty(seed: int) -> None:
     verdict = judge(ExtraDuty(30), seed=seed, workers=4)
     assert (cause(verdict).workers, cause(verdict).function.name) == ((0,), "log_metrics")
     assert "rank 0's extra duty, which no other worker runs" in verdict.summary
-
-
-def test_what_rank_0_does_more_of_than_others_or_another_rank_does_alone_is_no_extra_duty() -> None:
-    assert "extra duty" not in judge(SlowLoader((0,), 40), workers=4).summary
-    assert "extra duty" not in judge(BackwardHook((1,), 40), workers=4).summary
 
 
 # --- pipelines ---

@@ -169,11 +169,3 @@ def test_communication_settings_are_mentioned_beside_slow_communication_only(see
     verdict = verdict_on([SlowPython(40)], seed, blocked, then=blocked)
     assert causes(verdict) == ["python-on-critical-path"]
     assert not any("NCCL_P2P_DISABLE" in sentence for sentence in verdict.findings[0].evidence)
-
-
-def test_without_facts_nothing_changes() -> None:
-    plain = lambda all_: all_  # noqa: E731
-    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], 0, plain, then=plain)
-    assert causes(verdict) == ["compute-slow"]
-    half = lambda all_: [*set_up(all_, [2], torch_threads="1")[:3], all_[3]]  # noqa: E731
-    assert causes(verdict_on([SlowCompute((2,), 1.8, "none")], 0, half)) == ["compute-slow"]

@@ -14,7 +14,6 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
-from eroica.settings import Settings
 from support import FleetPlan, SlowCompute, SlowLink, Trouble, synthesize, synthesize_window
 from support.code_troubles import LOGGING, Calls
 from support.fleet import Draft, accused
@@ -30,15 +29,6 @@ def devices(seed: int, **more: object) -> FleetPlan:
 def judged(now: Sequence[WorkerPattern], before: Sequence[WorkerPattern] = (), workers: int = 8) -> Verdict:
     window = synthesize_window(now, "slow" if before else "manual", before)
     return analyze("job", window, now, before, expected_workers=workers)
-
-
-# --- windows of few long iterations ---
-
-
-@seeds
-@pytest.mark.parametrize("iterations", [2, 3])
-def test_nobody_does_in_healthy_ones(iterations: int, seed: int) -> None:
-    assert accused(judged(synthesize(devices(seed, iterations=iterations, scale=120.0), (), 2))) == []
 
 
 # --- an old rhythm that the healthy window was too short to see ---
@@ -64,15 +54,6 @@ def test_nine_of_sixteen_that_have_become_slow_are_told(seed: int) -> None:
 
 
 # --- what has always been so ---
-
-
-@seeds
-def test_an_expectation_that_is_missed_for_no_known_reason_is_told_as_such(seed: int) -> None:
-    now = synthesize(devices(seed, scale=1.4), (), 2)
-    settings = Settings(expected_iteration_s=0.055)
-    verdict = analyze("job", synthesize_window(now, "expected"), now, settings=settings)
-    assert verdict.verdict == "undetermined"
-    assert "more than expected (55 ms), but no function" in verdict.summary
 
 
 ITERATIONS = 12
@@ -149,18 +130,6 @@ def test_the_bubble_of_a_pipeline_is_no_slow_transfer(purpose: str) -> None:
 
 
 # --- far slower than the healthy window, and nobody knows why ---
-
-
-def far_from_healthy(ms: float) -> Verdict:
-    plan = FleetPlan()
-    patterns, before = synthesize(plan, [SlowLink(ms)], 2), synthesize(plan)
-    return analyze("job", synthesize_window(patterns, "manual", before), patterns, before)
-
-
-def test_a_window_far_slower_than_the_healthy_one_is_not_called_healthy() -> None:
-    verdict = far_from_healthy(40.0)
-    assert verdict.cause is not None and verdict.cause.cause == "slow-collective-everywhere", verdict.summary
-    assert far_from_healthy(0.0).verdict == "healthy"
 
 
 EVERYBODY = (0, 1, 2, 3)

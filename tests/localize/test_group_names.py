@@ -40,15 +40,6 @@ def two_jobs_in_one(seed: int) -> list[WorkerPattern]:
     return found
 
 
-def test_groups_of_one_name_are_told_apart_by_their_members() -> None:
-    (patterns,) = tell_groups_apart(two_jobs_in_one(1))
-    names = [pattern.process_groups[0].name for pattern in patterns]
-    assert names == ["5 (ranks 0 to 3)"] * 4 + ["5 (ranks 4 to 7)"] * 4
-    for pattern, name in zip(patterns, names, strict=True):
-        assert {one.group for one in pattern.collectives} == {name}
-        assert {row.key.group for row in pattern.functions if row.key.kind == "collective"} == {name}
-
-
 def test_a_window_that_lacks_one_of_the_groups_calls_the_other_as_the_whole_one_does() -> None:
     before, now = two_jobs_in_one(1)[:4], two_jobs_in_one(2)
     past, _ = tell_groups_apart(before, now)

@@ -42,12 +42,6 @@ def arrivals(*found: CollectiveRecord, world: int = 4, named: bool = True) -> Ar
     return read_arrivals(build_fleet(patterns, Settings()))
 
 
-def test_executions_in_the_same_order_pair_whatever_the_clocks_say() -> None:
-    places, why = pair_executions(records())
-    assert why == ""
-    assert [place.tolist() for place in places] == [list(range(10))] * 4
-
-
 def test_executions_that_ended_at_other_moments_are_not_the_same_ones() -> None:
     shuffled = np.array([3, 0, 7, 1, 9, 2, 8, 5, 4, 6])
     _, why = pair_executions(records(shuffled))
@@ -89,12 +83,6 @@ def test_executions_at_the_borders_that_some_windows_lack_are_left_out() -> None
     assert pair_by_order(found)[1] == ""
 
 
-def test_windows_that_are_one_execution_apart_pair_although_they_hold_equally_many() -> None:
-    places, why = pair_executions(cut(slice(0, 9), slice(1, 10), arrivals_MK=UNEVEN))
-    assert why == ""
-    assert [place.tolist() for place in places] == [list(range(1, 9)), list(range(8))]
-
-
 def test_ends_that_are_damaged_count_as_none() -> None:
     found = records(group="", paired_by="none")
     ends = np.full(10, np.nan)
@@ -115,13 +103,6 @@ def test_whatever_was_recorded_blame_and_waiting_are_equal(seed: int, members: i
     found = arrivals(*(recorded_collective(ends[m], duration[m]) for m in range(members)), world=members, named=named)
     assert found.blamed_us.sum() + found.withheld_us == pytest.approx(found.waited_us.sum())
     assert (found.blamed_us >= 0).all()
-
-
-def test_a_contradiction_is_kept_for_the_verdict_and_nobody_is_blamed() -> None:
-    shuffled = np.array([3, 0, 7, 1, 9, 2, 8, 5, 4, 6])
-    found = arrivals(*records(shuffled))
-    assert is_contradiction(found.contradicted)
-    assert found.blamed_us.sum() == 0
 
 
 def test_the_late_among_those_present_are_blamed_though_a_members_trace_is_missing() -> None:

@@ -49,11 +49,6 @@ def before_of(leaf: str, now: list[WorkerPattern], then: list[WorkerPattern]) ->
     }
 
 
-def test_a_function_under_another_caller_has_its_past() -> None:
-    found = before_of(WAIT, window(1, (NEW, WAIT, 50)), window(0, (OLD, WAIT, 48)))
-    assert found[NEW] == pytest.approx([48_000] * 4, rel=0.01)
-
-
 def test_the_past_is_divided_by_what_each_caller_takes_now() -> None:
     now = window(1, (NEW, WAIT, 30), ("other (project/train.py:7)", WAIT, 10))
     found = before_of(WAIT, now, window(0, (OLD, WAIT, 20)))

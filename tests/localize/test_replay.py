@@ -84,12 +84,6 @@ def test_a_slow_stage_of_one_replica_is_blamed_alone() -> None:
     assert blamed == pytest.approx([1, 0, 0, 0], abs=0.01)
 
 
-def test_a_chain_of_three_stages_leads_to_its_beginning() -> None:
-    at_once, blamed = added_blame(((SLOW, FAST, FAST), (FAST, FAST, FAST), (FAST, FAST, FAST)))
-    assert at_once[0] < 0.5
-    assert blamed == pytest.approx([1, *[0] * 8], abs=0.03)
-
-
 @pytest.mark.parametrize("starts", [(), (0.0, 40_000.0, 3_000.0, 17_000.0)])
 def test_a_replay_with_nothing_removed_takes_as_long_as_the_window(starts: Sequence[float]) -> None:
     fleet, arrivals, _ = pipeline((SLOW, FAST), (FAST, FAST), starts=starts)

@@ -25,10 +25,6 @@ def test_removing_a_latecomers_excess_gains_what_the_others_waited() -> None:
     assert simulated_gain(fleet([[60.0] * 3, [100.0] * 3]), removed) == pytest.approx(0.4)
 
 
-def test_removing_time_from_someone_who_waits_gains_nothing() -> None:
-    assert simulated_gain(fleet([[60.0], [100.0]]), np.array([[50.0], [0.0]])) == 0
-
-
 def test_wandering_pauses_gain_more_than_any_workers_mean() -> None:
     busy = 50 + 40 * np.eye(4)
     assert simulated_gain(fleet(busy.tolist()), 40 * np.eye(4)) == pytest.approx(4 / 9)
