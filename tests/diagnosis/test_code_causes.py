@@ -12,7 +12,6 @@ from support import FleetPlan, SlowLoader, Trouble, synthesize, synthesize_windo
 from support.code_troubles import ARRAYS, HTTP, LOGGING, SAVING, Calls, Reads
 from support.fleet import accused
 
-EVERYBODY = (0, 1, 2, 3)
 RENAMED = (("train.py", "run_it.py"), ("dataset.py", "x1.py"), ("project/", "elsewhere/"), ("save_state", "f1"),
            ("report (", "g2 ("), ("_fetch", "h3"), ("__getitem__", "pull"), ("main (", "go ("))  # fmt: skip
 seeds = pytest.mark.parametrize("seed", range(2))
@@ -81,12 +80,6 @@ def test_a_checkpoint_every_so_many_iterations_is_found_although_the_slowest_are
     found = only_cause(verdict, "blocking-checkpoint", (0,))
     assert found.gain == pytest.approx(400 / every / (62 + 400 / every), rel=0.35)
     assert f"every {every} iterations" in verdict.summary
-
-
-@seeds
-def test_saving_by_one_worker_after_another_blames_nobody(seed: int) -> None:
-    verdict = verdict_on(Calls(SAVING, EVERYBODY, 200, every=4, rotates=True), seed=seed)
-    assert only_cause(verdict, "blocking-checkpoint", ()).scope == "rotating"
 
 
 @seeds

@@ -107,11 +107,6 @@ def test_waiting_for_one_worker_after_another_is_no_slow_transfer() -> None:
     assert verdict.verdict == "slow"
 
 
-def test_a_slow_transfer_between_them_is_still_seen() -> None:
-    verdict = judge(two_places((0.0, 0.0), 20_000.0), two_places((0.0, 0.0)))
-    assert slugs(verdict) == ["slow-collective-everywhere"]
-
-
 # --- pipelines whose receives name no sender ---
 
 

@@ -134,15 +134,6 @@ def buckets(works: Sequence[float], transfer_us: float, count: int = 4) -> tuple
     return judged(programs, [everybody(len(works))])
 
 
-def test_a_slow_backward_pass_beside_its_buckets_gains_what_the_others_wait() -> None:
-    fleet, arrivals, played = buckets((28_000.0, 20_000.0), 1_000.0)
-    _, _, healthy = buckets((20_000.0, 20_000.0), 1_000.0)
-    removed = np.zeros_like(fleet.iteration_us)
-    removed[0] = 8_000.0
-    assert arrivals.blame_share([0]) == 1
-    assert simulated_gain(fleet, removed) == pytest.approx(1 - mean_us(healthy) / mean_us(played), abs=0.02)
-
-
 def rooted(root_us: float) -> tuple:
     programs = [
         [Step("work", own), Step("broadcast", 300.0, "0", 0), Step("iteration")] * ITERATIONS
@@ -164,23 +155,6 @@ def test_a_late_root_is_blamed_for_its_broadcast_though_no_record_names_it() -> 
     assert simulated_gain(msgspec.structs.replace(fleet, replay=arrivals.replay), removed) == pytest.approx(
         truth, abs=0.02
     )
-
-
-def test_senders_that_would_wait_in_a_circle_are_read_as_buffered() -> None:
-    """Both send, then receive; now and then a send takes long by itself."""
-    steps = {0: (Step("send", 100.0, "0", 1), Step("recv", 100.0, "0", 1))}
-    steps[1] = (Step("send", 100.0, "0", 0), Step("recv", 100.0, "0", 0))
-    long = {rank: (one[0]._replace(time_us=20_000.0), one[1]) for rank, one in steps.items()}
-    programs = [
-        [
-            step
-            for at in range(ITERATIONS)
-            for step in (Step("work", 5_000.0), *(long if at % 4 == 3 else steps)[rank], Step("iteration"))
-        ]
-        for rank in (0, 1)
-    ]
-    _, arrivals, _ = judged(programs, [everybody(2)])
-    assert arrivals.replay is not None and arrivals.replay.error < 0.05, arrivals.notes
 
 
 def test_an_all_to_all_passes_on_what_its_last_one_waited_elsewhere() -> None:
@@ -300,15 +274,6 @@ def test_a_window_that_a_replay_misses_says_by_how_much() -> None:
     (note,) = fallen_back([honest, fast])
     assert note.startswith("a replay of the window misses its duration by ")
     assert " %: gains are estimated from busy times" in note
-
-
-def test_online_ends_neither_pair_nor_refuse_nor_make_a_recording() -> None:
-    programs, groups = pipeline_programs(((SLOW, FAST), (FAST, FAST)), ITERATIONS)
-    online = judged(programs, groups)[1]
-    recorded = judged(programs, groups, recorded=True, pairing="order")[1]
-    assert online.matched == ()
-    assert {part.group for part in recorded.matched} == {"dp0", "dp1"}
-    assert online.blamed_us.sum(axis=1) == pytest.approx(recorded.blamed_us.sum(axis=1), rel=0.05)
 
 
 def cut_short(pattern: WorkerPattern, executions: int) -> WorkerPattern:
