@@ -52,18 +52,6 @@ def called_by_attend(patterns: Sequence[WorkerPattern], workers: Sequence[int], 
 LOOP = ("<module> (project/train.py:1)", "main (project/train.py:40)")
 
 
-def judge(trouble: Sorting, seen_ms: float, seed: int, purpose: str = "slow") -> Verdict:
-    before = synthesize(FleetPlan(workers=4, seed=seed), (), 1)
-    now = synthesize(FleetPlan(workers=4, seed=seed, draw=1), [trouble], 2)
-    patterns = called_by_attend(now, trouble.workers, seen_ms)
-    return analyze("job", synthesize_window(patterns, purpose, before), patterns, before)  # type: ignore[arg-type]
-
-
-@seeds
-def test_where_samples_show_no_function_it_stays_uneven_work(seed: int) -> None:
-    assert [one.cause for one in causes(judge(Sorting((1,), 60), 5, seed))] == ["load-imbalance"]
-
-
 class Scaled:
     """Everything of some parts of the iteration takes so many times as long, or is run so many times as often."""
 

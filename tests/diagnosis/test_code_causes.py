@@ -90,13 +90,6 @@ def test_healthy_logging_and_checkpoints_stay_silent(seed: int, frames: tuple[st
 
 
 @seeds
-def test_a_users_function_that_is_only_called_save_proves_nothing(seed: int) -> None:
-    frames = ("save_checkpoint (project/logging_and_saving.py:30)", "emit (project/logging_and_saving.py:60)")
-    found = only_cause(verdict_on(Calls(frames, (0,), 20), seed=seed), "python-on-critical-path", (0,))
-    assert found.function.name == "emit"
-
-
-@seeds
 @pytest.mark.parametrize("frames", [SAVING, LOGGING, HTTP[1:]])
 def test_names_and_places_of_user_code_decide_nothing(seed: int, frames: tuple[str, ...]) -> None:
     plain = verdict_on(Calls(frames, (0,), 20, use=0.1), seed=seed).cause

@@ -66,11 +66,6 @@ def test_many_small_stacks_below_one_frame_add_up() -> None:
     assert focus(rows).name == "augment"
 
 
-def test_the_deepest_of_frames_with_the_same_time_is_named() -> None:
-    found = focus([((MAIN, "load (project/a.py:1)", "parse (project/b.py:2)"), 20, 20)])
-    assert found.name == "parse"
-
-
 def test_a_frame_around_everything_is_not_named_for_what_a_library_costs() -> None:
     step = "_multi_tensor_adamw (torch/optim/adamw.py:600)"
     found = focus([((MAIN, step), 30, 32), ((MAIN, "forward (project/model.py:5)"), 0, 60)])

@@ -14,7 +14,6 @@ from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from support import FleetPlan, SlowPython, Trouble, synthesize, synthesize_window
-from support.code_troubles import Copies
 from support.fleet import Draft
 
 seeds = pytest.mark.parametrize("seed", range(3))
@@ -36,21 +35,6 @@ class Launching:
         time_WI = np.zeros(draft.shape)
         time_WI[list(self.workers)] = self.ms * 1e3 * np.exp(draft.noise.normal(0, 0.05, draft.shape[1]))
         draft.add(key, time_WI, self.count, 0.9)
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """More device time in a kernel of some workers."""
-
-    ms: float
-    name: str = "elementwise_kernel"
-    workers: tuple[int, ...] = EVERYBODY
-
-    def apply(self, draft: Draft) -> None:
-        key = FunctionKey(kind="compute", name=self.name, thread="device")
-        time_WI = np.zeros(draft.shape)
-        time_WI[list(self.workers)] = self.ms * 1e3
-        draft.add(key, time_WI, 100.0, 0.9)
 
 
 @dataclass(frozen=True)
@@ -135,43 +119,6 @@ def test_what_recording_itself_may_take_is_no_python_of_the_jobs(seed: int, purp
         asked = msgspec.structs.replace(window, current_iteration_s=window.current_iteration_s - recording_s)
         verdict = analyze("job", asked, patterns)
         assert (verdict.cause is not None) == is_told, verdict.summary
-
-
-@seeds
-def test_the_kernels_of_one_worker_name_who_launches_them(seed: int) -> None:
-    plan = FleetPlan(seed=seed, accelerator=True)
-    patterns = calling(synthesize(plan, [Kernels(30.0, workers=(1,))], 2), 0.0, 1e-3)
-    patterns[1] = calling(patterns[1:2], 10.0, 30.0)[0]
-    verdict = analyze("job", synthesize_window(patterns), patterns, ())
-    found = verdict.cause
-    assert found is not None and found.workers == (1,), verdict.summary
-    assert found.function.name == "gradient_norms", verdict.summary
-
-
-@seeds
-@pytest.mark.parametrize(
-    ("name", "is_told"), [("Memcpy DtoH (Device -> Pageable)", True), ("Memcpy DtoD (Device -> Device)", False)]
-)
-def test_copies_that_the_host_waits_for_name_their_caller(seed: int, name: str, is_told: bool) -> None:
-    plan = FleetPlan(seed=seed, accelerator=True)
-    healthy = synthesize(plan, (), 1)
-    patterns = [
-        msgspec.structs.replace(
-            one,
-            functions=tuple(
-                msgspec.structs.replace(row, key=msgspec.structs.replace(row.key, name=name))
-                if row.key.kind == "memory"
-                else row
-                for row in one.functions
-            ),
-        )
-        for one in calling(synthesize(plan, [Copies(EVERYBODY, 20.0, 100)], 2), 21.0)
-    ]
-    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns, healthy)
-    found = verdict.cause
-    assert found is not None and found.cause == "memory-operation-storm", verdict.summary
-    assert found.function.name == name
-    assert ("gradient_norms (metrics.py:12)" in verdict.summary) == is_told
 
 
 def beside(patterns: Sequence[WorkerPattern], *neighbors: Neighbor) -> list[WorkerPattern]:

@@ -85,23 +85,6 @@ def test_who_comes_last_again_and_again_is_named_though_nothing_in_its_trace_exp
     assert [finding.workers for finding in verdict.findings if finding.role == "symptom"] == [(0, 1, 2)]
 
 
-def test_a_function_that_holds_the_lateness_is_named() -> None:
-    patterns = late_fleet(np.array([0, 0, 0, 2000.0]))
-    key = FunctionKey(kind="other", name="checkpoint", thread="training", phase="forward")
-    own = patterns[3]
-    row = FunctionPattern(
-        key=key,
-        beta=0.2,
-        critical_s=5 * 5600e-6,
-        total_s=5 * 5600e-6,
-        count=5,
-        per_iteration_us=encode_series(np.full(5, 5600, dtype=np.float32)),
-    )
-    patterns[3] = msgspec.structs.replace(own, functions=(*own.functions, row))
-    verdict = recorded(patterns)
-    assert causes(verdict)[0].function.name == "checkpoint"
-
-
 def test_over_several_iterations_every_wait_counts_and_in_one_a_delay_that_is_carried_on_counts_once() -> None:
     """Who comes 2 ms late to three collectives an iteration: over five iterations it costs 6 ms of 20, in one 2 ms."""
     many, one = (recorded(late_fleet(np.array([0, 0, 0, 2000.0]), iterations)) for iterations in (5, 1))
@@ -156,13 +139,6 @@ def lone(rows: Sequence[tuple[FunctionKey, float]], waits_us: float = 0.0, world
 def host(name: str, phase: str, kind: str = "other") -> FunctionKey:
     stack = ("<module> (train.py:1)", f"{name} (model.py:7)") if kind == "python" else ()
     return FunctionKey(kind=kind, name=name, phase=phase, stack=stack)  # type: ignore[arg-type]
-
-
-def test_where_the_host_runs_python_the_function_is_named_instead() -> None:
-    verdict = recorded(lone([(KERNEL, 6000.0), (host("mask_tokens", "forward", "python"), 12_000.0)]))
-    assert [(cause.cause, cause.function.name) for cause in causes(verdict)] == [
-        ("python-on-critical-path", "mask_tokens")
-    ]
 
 
 # --- numbers that a trace may state ---

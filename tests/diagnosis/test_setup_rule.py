@@ -133,22 +133,6 @@ def test_a_loader_without_processes_of_its_own_explains_slow_loading(seed: int) 
 
 
 @seeds
-@pytest.mark.parametrize("purpose", ["manual", "slow"])
-def test_settings_that_differ_on_a_healthy_job_are_a_note_if_few_and_no_cause(seed: int, purpose: str) -> None:
-    verdict = verdict_on([], seed, lambda all_: set_up(all_, [3], torch_threads="1"), purpose)
-    assert verdict.findings == (), verdict.summary
-    notes = [note for note in verdict.coverage.notes if note.startswith("Settings differ")]
-    assert notes == ["Settings differ between workers: torch_threads is 4 on workers 0, 1 and 2 and 1 on worker 3."]
-    many = {"torch_threads": "1", "nice": "5", "torch": "2.12.0", "loader_workers": "1"}
-    verdict = verdict_on([], seed, lambda all_: set_up(all_, [3], **many), purpose)
-    assert not any(note.startswith("Settings differ") for note in verdict.coverage.notes)
-    slow = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [3], **many), purpose)
-    assert any(note.startswith("Settings differ") and note.endswith("; and 1 more.") for note in slow.coverage.notes)
-    verdict = verdict_on([], seed, set_up, purpose)
-    assert not any("etting" in note for note in verdict.coverage.notes)
-
-
-@seeds
 def test_a_switch_turned_on_since_the_healthy_window_explains_what_got_slower_for_all(seed: int) -> None:
     everybody = range(4)
     on = lambda all_: set_up(all_, everybody, anomaly_mode="on")  # noqa: E731

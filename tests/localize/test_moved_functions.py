@@ -56,17 +56,6 @@ def test_the_past_is_divided_by_what_each_caller_takes_now() -> None:
     assert found["other (project/train.py:7)"] == pytest.approx([5_000] * 4, rel=0.01)
 
 
-def test_a_caller_that_is_still_there_keeps_what_is_its_own() -> None:
-    found = before_of(WAIT, window(1, (OLD, WAIT, 20), (NEW, WAIT, 30)), window(0, (OLD, WAIT, 20)))
-    assert found[OLD] == pytest.approx([20_000] * 4, rel=0.01)
-    assert found[NEW] == [0.0] * 4
-
-
-def test_workers_without_a_past_have_none() -> None:
-    found = before_of(WAIT, window(1, (NEW, WAIT, 50)), window(0, (OLD, WAIT, 48))[:3])
-    assert np.isnan(found[NEW][3]) and not np.isnan(found[NEW][:3]).any()
-
-
 class Calls:
     """Workers spend so many milliseconds of each iteration in a function that is called so."""
 

@@ -157,30 +157,6 @@ def test_a_late_root_is_blamed_for_its_broadcast_though_no_record_names_it() -> 
     )
 
 
-def test_an_all_to_all_passes_on_what_its_last_one_waited_elsewhere() -> None:
-    """Worker 0 is slow; worker 1 waits for it in their own group, and so comes last to the all-to-all of 1 and 2."""
-    groups = [
-        ProcessGroup(name="a", ranks=(0, 1), backend="gloo"),
-        ProcessGroup(name="b", ranks=(1, 2), backend="gloo"),
-    ]
-    end = Step("iteration")
-    programs = [
-        [Step("work", 20_000.0), Step("all_reduce", 100.0, "a"), end] * ITERATIONS,
-        [
-            Step("work", 4_000.0),
-            Step("all_reduce", 100.0, "a"),
-            Step("work", 3_000.0),
-            Step("all_to_all", 100.0, "b"),
-            end,
-        ]
-        * ITERATIONS,
-        [Step("work", 7_000.0), Step("all_to_all", 100.0, "b"), end] * ITERATIONS,
-    ]
-    _, arrivals, _ = judged(programs, groups)
-    assert direct(arrivals)[1] > 100_000
-    assert arrivals.blame_share([0]) > 0.95
-
-
 def test_waiting_for_somebody_unknown_is_nobodys_fault() -> None:
     """Worker 1 waits in communication that has no record, and so comes last: whom it waited for is not known."""
     programs = [

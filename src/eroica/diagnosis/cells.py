@@ -93,8 +93,6 @@ def reading_of(stack: tuple[str, ...]) -> tuple[str, bool, bool]:
 
 Floats = NDArray[np.float64]
 Measure = Callable[[Fleet, list[int]], Floats]
-#: Share of the operators' excess that a caller must hold: stacks are sampled at a tenth of the operators' moments.
-_HOLDS_LAUNCHES = 0.2
 
 
 def host_us(fleet: Fleet, rows: list[int]) -> Floats:
@@ -194,7 +192,8 @@ def with_caller(view: View, block: Block) -> Block:
         return block
     measure = host_us if block.cell in ("launches", "collections") else inside_us
     caller = find_caller(view, block.workers, block.reference, measure)
-    least = _HOLDS_LAUNCHES if block.cell == "launches" or block.is_general else MOST
+    # stacks are sampled at a tenth of the operators' moments
+    least = 0.2 if block.cell == "launches" or block.is_general else MOST
     if caller is None or caller.excess_us < least * block.excess_us:
         return block
     if block.cell in ("memory", "collections") and caller.excess_us > block.excess_us / MOST:

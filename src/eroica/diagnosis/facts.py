@@ -18,8 +18,6 @@ from eroica.diagnosis.view import View
 from eroica.model.pattern import ASIDE
 
 Floats = NDArray[np.float64]
-#: Share of the time in the wait for a disk from which it is a read, whatever the frames say.
-_LEAST_ON_DISK = 0.4
 #: Quantities that the training sets (fields of `Workload`), and the parts of the iteration that take longer with them.
 _PARAMETERS, _AFTER_FORWARD = ("parameters", "gradients"), frozenset({"backward", "optimizer", "other"})
 _DATA, _WITH_DATA = (
@@ -138,7 +136,7 @@ def _waits_for_read(activity: Activity, core: float, on_disk: float, allowed: fl
     """
     if np.isnan(core):
         return activity in ("network", "service")
-    is_read = activity in ("network", "service", "file") or on_disk >= _LEAST_ON_DISK
+    is_read = activity in ("network", "service", "file") or on_disk >= 0.4  # whatever the frames say
     return is_read and min(core / max(allowed, 0.05), 1.0) < HALF  # some time every thread gets
 
 

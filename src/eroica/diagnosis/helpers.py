@@ -37,8 +37,6 @@ from eroica.model.shares import percent
 Floats = NDArray[np.float64]
 #: Share of the lost time that threads wait for a core, and of what these processes use that sampled stacks must show.
 _LEAST_QUEUED, _LEAST_SAMPLED = 0.2, 0.2
-#: Bounds on a stated list of cores: longest range, and longest part of the text.
-_MOST_RANGE, _LONGEST_PART = 4096, 16
 _TRAINING = frozenset({"training", "autograd"})
 
 
@@ -112,9 +110,9 @@ def listed_cores(listed: str) -> frozenset[int]:
     found: set[int] = set()
     for part in filter(None, listed.split(",")):
         first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or len(part) > _LONGEST_PART:
+        if not first.isdecimal() or not (last or first).isdecimal() or len(part) > 16:
             return frozenset()
-        found.update(range(int(first), min(int(last or first), int(first) + _MOST_RANGE) + 1))
+        found.update(range(int(first), min(int(last or first), int(first) + 4096) + 1))
     return frozenset(found)
 
 

@@ -51,8 +51,6 @@ _STRENGTH_OF_INPUT = 2.0
 _INPUT_ON_CPU = 0.25
 #: A deeper cell stands for the one around it if it gains this share of it.
 HOLDS = 0.9
-#: Blocks of Python that are looked at for each reference.
-_MOST_BLOCKS = 6
 #: Few iterations show no rhythm, and on cores no turns. Devices are steady: so many are enough.
 _FEWEST_ON_DEVICE = 3
 #: An occurrence takes this share of the longest one, and of a usual iteration; it comes in at most half of them.
@@ -160,7 +158,7 @@ def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Block) -> bo
 
 
 def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
-    """Yield blocks of Python: under each frame, of those that hold nearly the same excess the deepest."""
+    """Yield blocks of Python under each frame: of those that hold nearly the same excess the deepest; at most six."""
     groups: dict[tuple[Reference, bool], list[_Found]] = defaultdict(list)
     limit = view.settings.expected_python if view.fleet.has_accelerator else None
     for cell in dict.fromkeys([tuple(rows), *rows_by_frame(view.fleet.keys, rows)]):
@@ -170,7 +168,7 @@ def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
     every = sorted(chain.from_iterable(groups.values()), key=lambda one: -one[0])
     for found in groups.values():
         left, taken = sorted((one for one in found if not _is_apart(one, every)), key=lambda one: -one[0]), 0
-        while left and taken < _MOST_BLOCKS:
+        while left and taken < 6:
             amount, most, around = left[0]
             same = [one for one in left if one[0] >= HOLDS * amount and one[1].workers == most.workers]
             _, late, cell = min(same, key=lambda one: len(one[2]))

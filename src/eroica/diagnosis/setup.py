@@ -14,9 +14,9 @@ import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import HALF, MOST
-from eroica.diagnosis.operators import OF_LOSS, queued_share
+from eroica.diagnosis.operators import HELD, OF_LOSS, queued_share
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import FEW, name_affected, name_workers
+from eroica.diagnosis.words import FEW, name_affected
 
 Setup = Mapping[str, str]
 _COMPUTE = frozenset({"compute-slow", "cpu-contention", "unknown", "host-bound"})
@@ -27,10 +27,8 @@ _PYTHON = frozenset({"python-on-critical-path", "garbage-collection"})
 _BLOCKING = frozenset({"blocking-checkpoint", "blocking-logging"})
 _MEMORY = frozenset({"memory-operation-storm"})
 _MORE_WORK = frozenset({"load-imbalance"})
-#: Waiting for a core for this share of the time is no noise.
-_LEAST_QUEUE = 0.1
-#: This ratio of cores, or of loader processes and threads, is felt.
-_FELT, _FELT_IN_PROCESSES = 1.2, 1.5
+#: This ratio of loader processes, or of threads to cores, is felt.
+_FELT = 1.5
 _OLD_INSTRUCTIONS = ("compatible", "sse2", "sse3", "ssse3", "sse4_1", "sse4_2")
 _ON = ("1", "on", "true", "yes", "y")
 
@@ -106,21 +104,21 @@ def _cores(setup: Setup) -> float:
 
 def _lacks_cores(own: Setup, other: Setup, loss: Loss) -> bool:
     ratio = _cores(other) / _cores(own)
-    return not loss.on_device and ratio >= _FELT and ratio - 1 >= HALF * (loss.factor - 1)
+    return not loss.on_device and ratio > 1 and ratio - 1 >= HALF * (loss.factor - 1)
 
 
 def _lacks_loaders(own: Setup, other: Setup, _loss: Loss) -> bool:
     here, there = (number(one.get("loader_workers")) or 0.5 for one in (own, other))
-    return there >= _FELT_IN_PROCESSES * here
+    return there >= _FELT * here
 
 
 def _queues(_own: Setup, _other: Setup, loss: Loss) -> bool:
-    return not loss.on_device and loss.waiting >= max(_LEAST_QUEUE, OF_LOSS * (1 - 1 / loss.factor))
+    return not loss.on_device and loss.waiting >= max(HELD, OF_LOSS * (1 - 1 / loss.factor))
 
 
 def _crowds(own: Setup, other: Setup, loss: Loss) -> bool:
     threads, cores = number(own.get("torch_threads")) or 0.0, number(own.get("cores")) or math.inf
-    return threads > _FELT_IN_PROCESSES * cores and _queues(own, other, loss)
+    return threads > _FELT * cores and _queues(own, other, loss)
 
 
 def _told(causes: frozenset[str], names: str, text: str = "") -> list[Rule]:
@@ -253,16 +251,8 @@ def tell_settings(view: View, block: Block, cause: str) -> tuple[str, ...]:
 
 
 def setup_notes(view: View, causes: Collection[str]) -> Iterator[str]:
-    """Yield notes on settings that differ between workers of a role, and on bad ones of a slow job without a cause."""
-    if view.is_trace or not all(pattern.setup for pattern in view.fleet.patterns):
-        return
-    if {"compute-slow", "cpu-contention", "sibling-process"}.issuperset(causes):
-        names = [name for name in sorted({rule.fact for rule in RULES}) if _differs_in_role(view, name)]
-        if names and (causes or view.is_slow or len(names) <= FEW):
-            told = "; ".join(_by_value(view, name) for name in names[:FEW])
-            more = f"; and {len(names) - FEW} more" if len(names) > FEW else ""
-            yield f"Settings differ between workers: {told}{more}."
-    if not causes and view.is_slow:
+    """Yield notes on slow settings that all workers of a slow job without a cause have."""
+    if not view.is_trace and not causes and view.is_slow:
         yield from _warnings(view, range(view.workers), None)
 
 
@@ -345,18 +335,3 @@ def _warnings(view: View, workers: Iterable[int], cause: str | None) -> Iterator
         is_about = rule.warning and (cause is None or cause in rule.causes)
         if is_about and all(one.get(rule.fact, "").lower() in rule.slower for one in setups):
             yield rule.warning
-
-
-def _differs_in_role(view: View, name: str) -> bool:
-    values: dict[int, set[str | None]] = {}
-    for role, pattern in zip(view.fleet.roles.tolist(), view.fleet.patterns, strict=True):
-        values.setdefault(role, set()).add(pattern.setup.get(name))
-    return any(len(one) > 1 for one in values.values())
-
-
-def _by_value(view: View, name: str) -> str:
-    owners: dict[str, list[int]] = {}
-    for pattern in view.fleet.patterns:
-        owners.setdefault(pattern.setup.get(name, "not set"), []).append(pattern.worker.global_rank)
-    listed = [f"{value} on {name_workers(ranks)}" for value, ranks in list(owners.items())[:FEW]]
-    return f"{name.removeprefix('env:')} is {' and '.join(listed)}"

@@ -27,8 +27,6 @@ from eroica.model.words import milliseconds
 
 #: Use of a core below which a function waits rather than computes, and from which it computes.
 _WAITS_RATHER, _COMPUTES = 0.3, 0.7
-#: A thread that waits this long for a core, and uses so much of the rest, is computing.
-_OFTEN_QUEUED = 0.2
 _MEANINGS = {
     "compile": "That is a compiler: code is compiled again while the job trains.",
     "program": "That waits for another program that this function started.",
@@ -224,7 +222,7 @@ def _limit(view: View, block: Block) -> str:
     if block.cell not in ("input", "python") or math.isnan(core) or block.culprit is not None:
         return ""
     queued = 0.0 if block.is_elsewhere else 1 - block.facts.allowed
-    if core < _COMPUTES and queued >= _OFTEN_QUEUED and core >= MOST * (1 - queued):
+    if core < _COMPUTES and queued >= 0.2 and core >= MOST * (1 - queued):
         return f"It computes whenever it has a core, for which it waits {percent(queued)} of the time."
     if core < _WAITS_RATHER:
         return f"It waits rather than computes ({percent(core)} of a core)."

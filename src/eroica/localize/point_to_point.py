@@ -74,12 +74,11 @@ def book_receives(ledger: Ledger, fleet: Fleet, records: Records) -> None:
 def _pairs(ledger: Ledger, fleet: Fleet, records: Records) -> Iterator[_Pair]:
     workers = {rank: worker for worker, rank in enumerate(fleet.ranks)}
     for (group, kind), receivers in sorted(records.items()):
-        senders = records.get((group, "send"), {}) if kind == "recv" else {}
-        sides: dict[int, tuple[_Side | None, _Side | None]] = (
-            {worker: _both(worker, receivers.get(worker), senders.get(worker)) for worker in {*receivers, *senders}}
-            if kind == "recv"
-            else {}
-        )
+        if kind != "recv":
+            continue
+        senders = records.get((group, "send"), {})
+        both = {*receivers, *senders}
+        sides = {worker: _both(worker, receivers.get(worker), senders.get(worker)) for worker in both}
         for receiver, (waiting, _) in sorted(sides.items()):
             for rank in np.unique(waiting.peers).tolist() if waiting is not None else ():
                 sender = workers.get(rank, -1)

@@ -263,19 +263,16 @@ def find_unseen(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
     missing = tuple(rank for rank in ranks if rank not in scene.members)
     blind = tuple(rank for rank in ranks if rank in scene.members)
     it, its_stack = "it" if len(missing) == 1 else "them", "its stack" if len(blind) == 1 else "their stacks"
+    log_in = (
+        "Log in to the host of these workers: is it reachable, do their processes live, does Eroica's agent run there?"
+    )
+    allow = (
+        "Allow ptrace for Eroica's agent (CAP_SYS_PTRACE, kernel.yama.ptrace_scope), or run py-spy dump on this "
+        "process yourself."
+    )
     found = (
-        (
-            missing,
-            f"not seen by any agent, and others wait for {it}",
-            "Log in to the host of these workers: is it reachable, do their processes live, does Eroica's agent run "
-            "there?",
-        ),
-        (
-            blind,
-            f"waited for by others, but {its_stack} could not be read",
-            "Allow ptrace for Eroica's agent (CAP_SYS_PTRACE, kernel.yama.ptrace_scope), or run "
-            "py-spy dump on this process yourself.",
-        ),
+        (missing, f"not seen by any agent, and others wait for {it}", log_in),
+        (blind, f"waited for by others, but {its_stack} could not be read", allow),
     )
     return [
         Origin(

@@ -16,8 +16,6 @@ from eroica.model.look import Blockage
 from eroica.model.verdict import Finding, FindingFunction, VerdictWord
 from eroica.model.words import clean
 
-_LEAST_CONFIDENCE = 0.35
-
 
 def choose_word(scene: Scene, findings: Sequence[Finding]) -> VerdictWord:
     """Choose the word: "blocked" where a cause is known and believed, else "undetermined".
@@ -25,9 +23,7 @@ def choose_word(scene: Scene, findings: Sequence[Finding]) -> VerdictWord:
     Dumps tell who holds the others up, hardly ever why: there it is enough to know who.
     """
     causes = [finding for finding in findings if finding.role == "cause"]
-    known = any(
-        (cause.cause != "unknown" or scene.from_dumps) and cause.confidence >= _LEAST_CONFIDENCE for cause in causes
-    )
+    known = any((cause.cause != "unknown" or scene.from_dumps) and cause.confidence >= 0.35 for cause in causes)
     return "blocked" if known else "undetermined"
 
 

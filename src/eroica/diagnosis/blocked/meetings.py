@@ -19,7 +19,6 @@ from eroica.model.words import clean
 #: Two groups with the same name never share a member; these five tell them apart without comparing all ranks.
 GroupKey = tuple[str, str, int, int, int]
 
-_GONE = -2
 #: Operations whose members all pass the same number of elements; others may differ by root or by shard.
 _SAME_SIZE = ("all_reduce", "allreduce", "broadcast", "reduce")
 _POINT_TO_POINT = re.compile(r"(?:send|recv) \d+(?:->|<-)(\d+)$")
@@ -98,7 +97,7 @@ class Groups:
             member = scene.members.get(rank)
             flight = member.now.flight if member is not None else None
             if rank in scene.deaths or rank in scene.left:
-                group.entered[rank] = _GONE
+                group.entered[rank] = -2
                 continue
             told = flight is not None and (key not in self._mixed or name in flight.mixed)
             progress = [one for one in flight.progress if one.name == name and told] if flight is not None else []

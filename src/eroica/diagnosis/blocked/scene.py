@@ -13,7 +13,6 @@ from eroica.model.look import Blockage, Death, ThreadLook, WorkerLook
 from eroica.model.worker import Worker
 
 _STOPPED = ("T", "t")
-_MOVED_BYTES = 65_536
 
 Seat = Literal["communication", "exit", "code", "unknown"]
 
@@ -215,7 +214,7 @@ def _moves_data(member: Member, before: WorkerLook) -> bool:
     earlier, later = training_thread(before), member.thread
     if earlier is None or later is None or earlier.io_bytes is None or later.io_bytes is None:
         return False
-    return member.seat != "communication" and later.io_bytes - earlier.io_bytes >= _MOVED_BYTES
+    return member.seat != "communication" and later.io_bytes - earlier.io_bytes >= 65_536
 
 
 def _runs_elsewhere(member: Member, before: WorkerLook) -> bool:
