@@ -21,7 +21,6 @@ from eroica.diagnosis.block import MANY_MORE_CALLS, Block, Cell, Facts, Referenc
 from eroica.diagnosis.cells import list_cells, rows_by_frame, with_caller
 from eroica.diagnosis.facts import with_facts
 from eroica.diagnosis.frames import HALF, LARGE_PART, MOST, NOTHING, Focus, find_focus, is_own_frame, whole_rows
-from eroica.diagnosis.late_arrivals import find_late_arrivals
 from eroica.diagnosis.links import find_slow_transfers
 from eroica.diagnosis.loaders import find_loading_function, join_equally_slow, reference_of_rows
 from eroica.diagnosis.operators import held_share, queued_share
@@ -33,7 +32,7 @@ from eroica.diagnosis.outliers import (
     find_outliers,
     time_above,
 )
-from eroica.diagnosis.recordings import find_idle_devices
+from eroica.diagnosis.recordings import find_idle_devices, find_late_arrivals
 from eroica.diagnosis.stages import find_structure
 from eroica.diagnosis.view import View
 from eroica.localize.blame import OFTEN, is_often
