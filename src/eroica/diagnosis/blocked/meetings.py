@@ -302,12 +302,8 @@ def _seems_to_be_there(scene: Scene, rank: int) -> bool:
 
 def _pairs(scene: Scene, groups: Groups, stalls: Set[int]) -> dict[int, tuple[int, FlightEntry]]:
     """Map each global rank to the peer of its oldest open send or receive, and to that entry."""
-    found = {}
-    for rank, member in scene.members.items():
-        pair = _pair(member, groups) if rank not in stalls else None
-        if pair is not None:
-            found[rank] = pair
-    return found
+    pairs = {rank: _pair(member, groups) for rank, member in scene.members.items() if rank not in stalls}
+    return {rank: pair for rank, pair in pairs.items() if pair is not None}
 
 
 def _facing(scene: Scene, pairs: Mapping[int, tuple[int, FlightEntry]]) -> Iterator[int]:
@@ -385,10 +381,5 @@ def find_stalls(scene: Scene, groups: Groups) -> dict[int, Stall]:
 
 def find_lagging(scene: Scene, group: Group, sequence: int, entries: Mapping[int, FlightEntry]) -> list[int]:
     """Find members that have an older entry open: what was enqueued first is finished first."""
-    found = []
-    for rank, entry in entries.items():
-        flight = scene.members[rank].now.flight
-        still_open = group.completed.get(rank, -1) < sequence
-        if still_open and flight is not None and flight.open and flight.open[0] is not entry:
-            found.append(rank)
-    return found
+    flights = {rank: scene.members[rank].now.flight for rank in entries if group.completed.get(rank, -1) < sequence}
+    return [rank for rank, flight in flights.items() if flight and flight.open and flight.open[0] is not entries[rank]]

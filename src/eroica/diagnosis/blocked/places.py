@@ -202,11 +202,8 @@ def _storage(region: Sequence[Step], own: Step, thread: ThreadLook) -> Wait:
 
 def _kernel_wait(thread: ThreadLook) -> Wait:
     channel = thread.wait_channel
-    waits: dict[str, Wait] = {
-        "futex": "futex",
-        "hrtimer_nanosleep": "sleep",
-        "do_nanosleep": "sleep",
-        "do_wait": "process",
-    }
-    found = next((wait for start, wait in waits.items() if channel.startswith(start)), None)
-    return found or ("storage" if "pipe_read" in channel else "")
+    if channel.startswith(_SLEEPS):
+        return "sleep"
+    if channel.startswith("do_wait"):
+        return "process"
+    return "futex" if channel.startswith("futex") else "storage" if "pipe_read" in channel else ""
