@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.diagnosis.activities import activity_of
+from eroica.diagnosis.frames import activity_of
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.worker import ProcessGroup

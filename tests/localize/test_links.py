@@ -67,6 +67,15 @@ def test_late_acknowledgements_tell_which_end_of_a_path_is_slow() -> None:
     assert find_slow_link(no_queue) is None  # a long time under way alone blames no link
 
 
+@pytest.mark.parametrize(("at", "way"), [(0, "outgoing"), (1, "incoming")])
+def test_a_direction_is_named_where_only_one_is_slow(at: int, way: str) -> None:
+    names = [f"node-{number}" for number in range(4)]
+    ends = [(one, two) for one in names for two in names if one != two]
+    found = find_slow_link([flow(*pair, 3.0 if pair[at] == "node-2" else 0.1) for pair in ends])
+    assert found is not None
+    assert (found.hosts, found.way) == (("node-2",), way)
+
+
 @pytest.mark.parametrize("many", [("node-0",), ("node-0", "node-1")], ids=["one host", "two hosts"])
 def test_a_host_whose_many_workers_share_its_link_is_not_slow(many: tuple[str, ...]) -> None:
     names = ("node-0", "node-1", "node-2")

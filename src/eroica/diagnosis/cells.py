@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Block, Caller, Cell, Reference
-from eroica.diagnosis.frames import MOST, find_focus
+from eroica.diagnosis.frames import MOST, activity_of, find_focus
 from eroica.diagnosis.loaders import is_idle_stack
 from eroica.diagnosis.operators import launching_rows, operators
 from eroica.diagnosis.view import View

@@ -8,9 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.activities import Activity, activity_of
 from eroica.diagnosis.block import Block, Growth
-from eroica.diagnosis.frames import HALF, MOST
+from eroica.diagnosis.frames import HALF, MOST, Activity, activity_of
 from eroica.diagnosis.loaders import where_it_runs
 from eroica.diagnosis.operators import held_share, host_fact, queued_share, weighted_mean
 from eroica.diagnosis.outliers import FEWEST_SAMPLES

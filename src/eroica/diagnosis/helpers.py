@@ -20,9 +20,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Block, Culprit, Facts
-from eroica.diagnosis.frames import HALF, LARGE_PART, Focus, find_focus
+from eroica.diagnosis.frames import HALF, LARGE_PART, Focus, activity_of, find_focus
 from eroica.diagnosis.links import CORROBORATION, LEAST_STRENGTH
 from eroica.diagnosis.loaders import busy_in_threads
 from eroica.diagnosis.operators import FULL, HELD, OF_LOSS, held_share, host_fact, queued_share

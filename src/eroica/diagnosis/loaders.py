@@ -11,9 +11,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Block
-from eroica.diagnosis.frames import LARGE_PART, MOST, NEARLY_ALL, Focus, find_focus, is_own_frame, split_frame
+from eroica.diagnosis.frames import (
+    LARGE_PART,
+    MOST,
+    NEARLY_ALL,
+    Focus,
+    activity_of,
+    find_focus,
+    is_own_frame,
+    split_frame,
+)
 from eroica.diagnosis.view import View
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import ThreadRole

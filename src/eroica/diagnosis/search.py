@@ -16,11 +16,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import MANY_MORE_CALLS, Block, Cell, Facts, Reference
 from eroica.diagnosis.cells import list_cells, rows_by_frame, with_caller
 from eroica.diagnosis.facts import with_facts
-from eroica.diagnosis.frames import HALF, LARGE_PART, MOST, NOTHING, Focus, find_focus, is_own_frame, whole_rows
+from eroica.diagnosis.frames import (
+    HALF,
+    LARGE_PART,
+    MOST,
+    NOTHING,
+    Focus,
+    activity_of,
+    find_focus,
+    is_own_frame,
+    whole_rows,
+)
 from eroica.diagnosis.links import find_slow_transfers
 from eroica.diagnosis.loaders import find_loading_function, join_equally_slow, reference_of_rows
 from eroica.diagnosis.operators import held_share, queued_share
