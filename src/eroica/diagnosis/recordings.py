@@ -21,8 +21,8 @@ from eroica.diagnosis.outliers import time_above
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, list_numbers, name_workers, short_name
 from eroica.localize.blame import BEYOND_CHANCE
-from eroica.localize.chains import Chain, began_late, blame_of, chain_executions, held_up, without
 from eroica.localize.excess import SURE, UNKNOWN_NOISE, mean_error
+from eroica.localize.matching import Chain, began_late, blame_of, chain_executions, held_up, without
 from eroica.model.lost import noise_factor
 from eroica.model.shares import percent
 

@@ -98,11 +98,9 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
     def host(self, rank: int) -> str:
         """Return the worker's host, "" if unknown."""
-        if rank in self.members:
-            return self.members[rank].worker.host
-        if rank in self.deaths:
-            return self.deaths[rank].worker.host
-        return self.left[rank].host if rank in self.left else ""
+        seen = self.members.get(rank) or self.deaths.get(rank)
+        worker = seen.worker if seen is not None else self.left.get(rank)
+        return worker.host if worker is not None else ""
 
     def hosts(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
         """List the hosts of some workers, sorted."""
