@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.diagnosis.sections import MOST_EDGES, MOST_NAMED, read_waits
 from eroica.localize import localize
-from eroica.localize.fleet import build_fleet
-from eroica.localize.ledger import DirectWaits, Ledger
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import WaitEdge, Waits
 from eroica.pipeline import analyze
@@ -59,20 +55,6 @@ def test_edges_are_direct_and_blame_follows_the_chain() -> None:
     assert next(iter(waits.blamed_ms)) == 2
     into_culprit = sum(waited for (_, on), waited in edges.items() if on == 2)
     assert waits.blamed_ms[2] > into_culprit
-
-
-def entered(workers: int, members: np.ndarray, wait: np.ndarray, share: np.ndarray) -> DirectWaits:
-    ledger = Ledger(build_fleet(synthesize(FleetPlan(workers=workers, iterations=4)), Settings()))
-    ledger.enter(members, wait, share, np.zeros(wait.shape, dtype=np.intp))
-    return ledger.direct_waits()
-
-
-def test_of_a_stage_that_comes_late_together_a_few_stand_for_all() -> None:
-    wait, share = np.full((1, 100, 1), 4.0), np.zeros((1, 100, 1))
-    share[0, :50] = 1 / 50
-    share[0, 37] = 0.1
-    found = entered(100, np.arange(100)[None], wait, share)
-    assert found.on.size < 1_000 and 37 in found.on
 
 
 def test_very_many_workers_leave_a_short_list() -> None:

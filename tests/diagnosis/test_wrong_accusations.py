@@ -180,16 +180,6 @@ def test_a_wait_for_a_device_that_lasts_a_third_longer_is_named(seed: int, worke
     assert verdict.cause is not None and verdict.cause.function.name in ("forward", "synchronize")
 
 
-@seeds
-@pytest.mark.parametrize("workers", [(1,), EVERYBODY])
-def test_of_a_function_that_computes_a_third_more_is_within_what_busy_cores_do(
-    seed: int, workers: tuple[int, ...]
-) -> None:
-    healthy = Calls(DEVICE, EVERYBODY, 80, use=0.95)
-    verdict = verdict_on(healthy, Calls(DEVICE, workers, 28, use=0.95), seed=seed, before=(healthy,), iterations=100)
-    assert "python-on-critical-path" not in [cause for cause, _ in accused(verdict)], verdict.summary
-
-
 # --- without a healthy window ---
 
 

@@ -90,11 +90,6 @@ def test_a_mesh_over_pipeline_data_and_tensor_gives_a_role_to_each_stage_only() 
     assert assign_roles([pattern(rank, *groups) for rank in range(8)]).tolist() == [0] * 4 + [1] * 4
 
 
-def test_groups_that_were_split_off_together_and_share_a_name_are_told_apart() -> None:
-    groups = (WORLD, ("5", "undefined", (0, 1)), ("5", "undefined", (2, 3)))
-    assert assign_roles([pattern(rank, *groups) for rank in range(4)]).tolist() == [0, 0, 1, 1]
-
-
 # --- what groups are used for ---
 
 

@@ -148,9 +148,6 @@ def test_tiny_fleets_divide_by_nobody(workers: int) -> None:
 # --- expectation ---
 
 
-PYTHON = FunctionKey(kind="python", name="f", phase="forward")
-
-
 def literal_distance(kind: str, beta: np.ndarray) -> np.ndarray:
     return np.maximum(beta - {"python": 0.01, "collective": 0.30, "compute": 1.0}[kind], 0)
 
@@ -161,9 +158,3 @@ def test_with_an_accelerator_the_distance_is_the_papers(kind: str) -> None:
     key = FunctionKey(kind=kind, name="f")
     ours = distance_from_expectation(key, beta, np.full(6, np.nan), True, Settings())
     np.testing.assert_allclose(ours, literal_distance(kind, beta))
-
-
-def test_a_healthy_cpu_jobs_python_is_far_from_the_papers_expectation_but_not_from_ours() -> None:
-    beta, peers = np.array([0.06, 0.05, 0.055]), np.array([0.0525, 0.0575, 0.055])
-    assert (literal_distance("python", beta) > 0.03).all()
-    assert (distance_from_expectation(PYTHON, beta, peers, False, Settings()) == 0).all()
