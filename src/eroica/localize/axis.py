@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.arrivals import SYNCHRONIZING
-from eroica.localize.matching import Carriers, pair_by_order, pair_executions, stacked_ends, uneven_exit
+from eroica.localize.matching import Carriers, pair_by_order, pair_executions, stacked_ends
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 
 Floats = NDArray[np.float64]
@@ -144,7 +144,7 @@ def _meetings(patterns: Sequence[WorkerPattern]) -> Iterator[_Meeting]:
             continue
         records = [owners[rank] for rank in ranks]
         pair = pair_executions if group in members else pair_by_order
-        places, reason = pair(records, uneven_exit(carriers, group))
+        places, reason = pair(records, carriers.uneven_exit(group))
         if not reason:
             end_us = stacked_ends(records, places)
             if end_us.shape[1]:
