@@ -11,7 +11,7 @@ import pytest
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
-from support import FleetPlan, LargerBatches, SlowCompute, Trouble, synthesize, synthesize_window
+from support import FleetPlan, LargerBatches, Trouble, synthesize, synthesize_window
 from support.fleet import Draft, accused, causes
 
 FRAMES = ("Module._call_impl (torch/nn/modules/module.py:1782)", "attend (project/attention.py:43)")
@@ -50,18 +50,6 @@ def called_by_attend(patterns: Sequence[WorkerPattern], workers: Sequence[int], 
 
 
 LOOP = ("<module> (project/train.py:1)", "main (project/train.py:40)")
-
-
-def judge(trouble: Sorting, seen_ms: float, seed: int, purpose: str = "slow") -> Verdict:
-    before = synthesize(FleetPlan(workers=4, seed=seed), (), 1)
-    now = synthesize(FleetPlan(workers=4, seed=seed, draw=1), [trouble], 2)
-    patterns = called_by_attend(now, trouble.workers, seen_ms)
-    return analyze("job", synthesize_window(patterns, purpose, before), patterns, before)  # type: ignore[arg-type]
-
-
-@seeds
-def test_where_samples_show_no_function_it_stays_uneven_work(seed: int) -> None:
-    assert [one.cause for one in causes(judge(Sorting((1,), 60), 5, seed))] == ["load-imbalance"]
 
 
 class Scaled:
@@ -131,13 +119,3 @@ def test_larger_batches_on_one_worker_are_uneven_work(seed: int) -> None:
     assert accused(verdict) == [("load-imbalance", (2,))]
     assert verdict.cause is not None
     assert any("tensors are larger" in sentence for sentence in verdict.cause.evidence)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_slow_processor_slows_the_optimizer_too(seed: int) -> None:
-    assert accused(judged(SlowCompute((2,), 2.5), seed=seed)) == [("compute-slow", (2,))]
-
-
-def test_on_an_accelerator_nothing_is_said_without_the_devices_own_speed() -> None:
-    verdict = judged(LargerBatches(2.5, (2,)), seed=1, accelerator=True)
-    assert [workers for _, workers in accused(verdict)] == [(2,)]

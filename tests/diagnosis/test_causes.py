@@ -69,3 +69,21 @@ def test_a_healthy_window_of_a_real_job_has_no_cause(key: str) -> None:
 
 def test_every_label_has_an_entry_in_the_catalog() -> None:
     assert {label.cause for label in LABELS if label.cause} <= set(CATALOG)
+
+
+# --- the catalog and its pages ---
+
+
+PAGES = ROOT / "docs" / "causes"
+
+
+@pytest.mark.parametrize("slug", sorted(CATALOG))
+def test_every_cause_has_a_page_with_meaning_example_evidence_and_next_step(slug: str) -> None:
+    text = (PAGES / f"{slug}.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {CATALOG[slug].title}")
+    places = [text.index(f"\n## {heading}\n") for heading in ("Meaning", "Example", "Evidence", "What to do")]
+    assert places == sorted(places)
+
+
+def test_every_page_belongs_to_a_cause() -> None:
+    assert {page.stem for page in PAGES.glob("*.md")} <= set(CATALOG)

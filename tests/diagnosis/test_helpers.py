@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import msgspec
@@ -169,8 +168,3 @@ def worker(affinity: str | None, **facts: float) -> WorkerPattern:
 def test_what_the_workers_may_use_together(affinities: Sequence[str | None], allowed: float, busy: float) -> None:
     found = cores_of_host(worker(one, cpu_count=64.0, host_busy=0.1, cores_job=1.9) for one in affinities)
     assert found == (allowed, pytest.approx(busy))
-
-
-def test_what_nobody_looked_at_is_unknown() -> None:
-    found = cores_of_host([worker("0-1")])
-    assert math.isnan(found.allowed) and math.isnan(found.busy)

@@ -12,13 +12,11 @@ from eroica.diagnosis import WindowContext
 from eroica.diagnosis.view import View
 from eroica.localize import localize
 from eroica.model.lost import LEAST, lost, lost_at_end, rank_errors
-from eroica.model.pattern import FunctionKey
 from eroica.model.verdict import Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from support import FleetPlan, SlowLink, synthesize, synthesize_window
-from support.fleet import Draft
 
 BEFORE = synthesize(FleetPlan(workers=4, seed=1), (), 1)
 
@@ -98,42 +96,6 @@ def test_no_purpose_is_excused_from_the_best_pace(purpose: WindowPurpose) -> Non
     assert unknown.verdict == "undetermined", unknown.summary
 
 
-def test_what_healthy_windows_may_differ_by_is_told_with_both_numbers() -> None:
-    verdict = judge("manual", scale=1.16)
-    assert verdict.verdict == "healthy" and "differ by as much" in verdict.summary, verdict.summary
-    assert verdict.iteration.rest_ms == 0.0
-
-
-SCAN = FunctionKey(kind="compute", name="custom::scan", phase="forward", thread="training")
-seeds = pytest.mark.parametrize("seed", range(3))
-
-
-class Scan:
-    """An operator that was not there before, on all workers, beside no Python."""
-
-    def __init__(self, ms: float) -> None:
-        self.ms = ms
-
-    def apply(self, draft: Draft) -> None:
-        draft.add(SCAN, np.full(draft.shape, self.ms * 1e3), 1.0, 0.95)
-
-
-def with_scan(ms: float, seed: int) -> Verdict:
-    before = synthesize(FleetPlan(workers=4, seed=seed), (), 1)
-    patterns = synthesize(FleetPlan(workers=4, seed=seed, draw=1), [Scan(ms)], 2)
-    return analyze("job", synthesize_window(patterns, "slow", before), patterns, before)
-
-
-@seeds
-def test_an_operator_that_nobody_knows_is_named_with_its_gain(seed: int) -> None:
-    verdict = with_scan(80, seed)
-    found = verdict.cause
-    assert found is not None, verdict.summary
-    assert (found.function.name, found.scope) == ("custom::scan", "all"), verdict.summary
-    usual, now = with_scan(0, seed).iteration.current_ms, verdict.iteration.current_ms
-    assert usual is not None and now is not None and found.gain == pytest.approx(1 - usual / now, abs=0.06)
-
-
 def test_ranks_are_as_scipy_would_have_them() -> None:
     """By the definition: how many pairs are in order, less half, over the spread that chance gives."""
     random = np.random.default_rng(1)
@@ -144,37 +106,6 @@ def test_ranks_are_as_scipy_would_have_them() -> None:
         ties = np.unique(np.concatenate([now[worker], then[worker]]), return_counts=True)[1]
         spread = 12 * 9 / 12 * (22 - sum(t**3 - t for t in ties) / (21 * 20))
         assert found == pytest.approx((pairs - 54) / spread**0.5)
-
-
-@pytest.mark.parametrize("purpose", ["early", "manual", "slow"])
-def test_a_window_far_slower_than_its_own_past_is_never_healthy(purpose: WindowPurpose) -> None:
-    """Everything takes 1.8 times as long: no place, no cause, and no health either."""
-    before = synthesize(FleetPlan(workers=4, seed=1), (), 1)
-    patterns = synthesize(FleetPlan(workers=4, seed=1, draw=1, scale=1.8), (), 2)
-    verdict = analyze("job", synthesize_window(patterns, purpose, before), patterns, before)
-    assert verdict.verdict != "healthy", verdict.summary
-
-
-def test_a_window_far_slower_than_the_best_is_never_healthy_though_the_job_had_been_slower_still() -> None:
-    """Nearer to the best mean than to the slow one for which it was opened, and still twice as slow as the best."""
-    patterns = synthesize(FleetPlan(workers=4, seed=1, draw=1, scale=1.8), (), 2)
-    window = msgspec.structs.replace(
-        synthesize_window(patterns, "slow"), baseline_iteration_s=0.05, current_iteration_s=0.9
-    )
-    verdict = analyze("job", window, patterns)
-    assert verdict.verdict == "undetermined", verdict.summary
-
-
-@pytest.mark.parametrize(("current_s", "word"), [(0.138, "undetermined"), (0.062, "healthy")])
-def test_without_a_window_to_compare_with_the_jobs_own_pace_counts_if_capturing_did_not_make_it(
-    current_s: float, word: str
-) -> None:
-    patterns = synthesize(FleetPlan(workers=4, seed=1, draw=1, scale=1.8), (), 2)
-    window = msgspec.structs.replace(
-        synthesize_window(patterns, "early"), baseline_iteration_s=0.06, current_iteration_s=current_s
-    )
-    verdict = analyze("job", window, patterns)
-    assert verdict.verdict == word, verdict.summary
 
 
 def view_of(best: float, told: float, accelerator: bool = True) -> View:

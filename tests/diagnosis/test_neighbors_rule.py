@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from eroica.diagnosis.neighbors import name_use
 from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
@@ -127,13 +126,6 @@ def test_processes_that_cannot_be_seen_count_by_what_the_cores_did(seed: int) ->
     verdict = verdict_on([BusyHost((4, 5, 6, 7), 1.8)], seed, now)
     assert verdict.cause is not None and verdict.cause.cause == "sibling-process", verdict.summary
     assert "cannot be seen" in verdict.summary
-
-
-def test_many_of_one_name_are_named_together_and_small_ones_only_counted() -> None:
-    workers = [Neighbor(name="python (train.py)", pid=pid, cpu_cores=0.5) for pid in (12, 11, 13)]
-    assert name_use(workers, 1.6, 4) == "python (train.py) (pids 11, 12 and 13) use 1.5 of 4 cores"
-    assert name_use(workers[:1], 3.0, 4) == "python (train.py) (pid 12) and smaller processes use 3.0 of 4 cores"
-    assert name_use([], 3.0, 0) == "many small processes use 3.0 cores"
 
 
 # --- devices ---

@@ -85,23 +85,6 @@ def test_who_comes_last_again_and_again_is_named_though_nothing_in_its_trace_exp
     assert [finding.workers for finding in verdict.findings if finding.role == "symptom"] == [(0, 1, 2)]
 
 
-def test_a_function_that_holds_the_lateness_is_named() -> None:
-    patterns = late_fleet(np.array([0, 0, 0, 2000.0]))
-    key = FunctionKey(kind="other", name="checkpoint", thread="training", phase="forward")
-    own = patterns[3]
-    row = FunctionPattern(
-        key=key,
-        beta=0.2,
-        critical_s=5 * 5600e-6,
-        total_s=5 * 5600e-6,
-        count=5,
-        per_iteration_us=encode_series(np.full(5, 5600, dtype=np.float32)),
-    )
-    patterns[3] = msgspec.structs.replace(own, functions=(*own.functions, row))
-    verdict = recorded(patterns)
-    assert causes(verdict)[0].function.name == "checkpoint"
-
-
 def test_over_several_iterations_every_wait_counts_and_in_one_a_delay_that_is_carried_on_counts_once() -> None:
     """Who comes 2 ms late to three collectives an iteration: over five iterations it costs 6 ms of 20, in one 2 ms."""
     many, one = (recorded(late_fleet(np.array([0, 0, 0, 2000.0]), iterations)) for iterations in (5, 1))
@@ -150,29 +133,12 @@ def lone(rows: Sequence[tuple[FunctionKey, float]], waits_us: float = 0.0, world
     return [recorded_worker(0, records, iterations=10, world=world, rows=rows)]
 
 
-def test_communication_within_expectation_may_still_be_waiting_for_those_without_a_trace() -> None:
-    verdict = recorded(lone([(KERNEL, 14_000.0)], waits_us=5000))
-    assert verdict.verdict == "undetermined"
-    assert "spends 25 % of the iteration in collectives, and for none of the recorded workers" in verdict.summary
-
-
 # --- the host ---
 
 
 def host(name: str, phase: str, kind: str = "other") -> FunctionKey:
     stack = ("<module> (train.py:1)", f"{name} (model.py:7)") if kind == "python" else ()
     return FunctionKey(kind=kind, name=name, phase=phase, stack=stack)  # type: ignore[arg-type]
-
-
-def test_a_device_that_idles_a_third_of_the_time_is_nothing_unusual() -> None:
-    assert recorded(lone([(KERNEL, 13_000.0), (host("aten::empty", "forward"), 6500.0)])).verdict == "healthy"
-
-
-def test_where_the_host_runs_python_the_function_is_named_instead() -> None:
-    verdict = recorded(lone([(KERNEL, 6000.0), (host("mask_tokens", "forward", "python"), 12_000.0)]))
-    assert [(cause.cause, cause.function.name) for cause in causes(verdict)] == [
-        ("python-on-critical-path", "mask_tokens")
-    ]
 
 
 # --- numbers that a trace may state ---
@@ -184,17 +150,6 @@ def test_an_absurd_number_of_workers_is_not_believed() -> None:
     verdict = recorded([absurd])
     assert verdict.coverage.workers_expected == 1
     assert any("which is not believed" in note for note in verdict.coverage.notes)
-
-
-def test_a_rank_says_how_many_workers_there_are_at_least() -> None:
-    own = lone([(KERNEL, 19_000.0)])[0]
-    third = msgspec.structs.replace(own, worker=msgspec.structs.replace(own.worker, global_rank=3, world_size=1))
-    assert recorded([third]).coverage.missing == (0, 1, 2)
-
-
-def test_workers_without_a_common_step_are_told_to_record_the_same_ones() -> None:
-    early, late = trace(FleetPlan(workers=2)), synthesize(FleetPlan(workers=2), (), 2)
-    assert "record the same steps on all ranks" in recorded([early[0], late[1]]).summary
 
 
 GEMM = FunctionKey(kind="compute", name="gemm", thread="device")
@@ -294,12 +249,6 @@ def test_of_two_whose_work_varies_nobody_is_late_for_being_last_in_a_few_iterati
     found = [recorded(steps(workers=2, iterations=iterations, varies=0.3, seed=seed)) for seed in range(25)]
     wrong = [verdict.summary for verdict in found if accused(verdict)]
     assert len(wrong) <= 2, wrong  # by chance one of them is late in all iterations now and then
-
-
-@pytest.mark.parametrize("workers", [4, 16])
-def test_of_many_the_one_that_is_always_late_is_found_though_work_varies(workers: int) -> None:
-    found = [recorded(steps(workers=workers, iterations=6, varies=0.05, late_us=40_000, seed=n)) for n in range(10)]
-    assert all([who for _, who in accused(verdict)] == [(workers - 1,)] for verdict in found)
 
 
 # --- a trace is missing ---

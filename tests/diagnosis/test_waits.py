@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
-import pytest
-
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.diagnosis.sections import MOST_EDGES, MOST_NAMED, read_waits
 from eroica.localize import localize
-from eroica.localize.fleet import build_fleet
-from eroica.localize.ledger import DirectWaits, Ledger
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import WaitEdge, Waits
 from eroica.pipeline import analyze
@@ -53,14 +46,6 @@ def test_everybody_waits_for_the_slow_one_and_the_verdict_says_so() -> None:
     )
 
 
-@pytest.mark.parametrize("made", [lambda: slow_fleet(16, 3), lambda: slow_pipelines(3, 4)], ids=["fleet", "pipelines"])
-def test_blame_and_what_is_withheld_are_what_was_waited(made: Callable[[], list[WorkerPattern]]) -> None:
-    waits = waits_of(made())
-    assert sum(waits.waited_ms.values()) == pytest.approx(waits.total_ms, rel=1e-4)
-    assert sum(waits.blamed_ms.values()) + waits.withheld_ms == pytest.approx(waits.total_ms, rel=1e-4)
-    assert 0 < sum(edge.per_iteration_ms for edge in waits.edges) <= waits.total_ms
-
-
 def test_edges_are_direct_and_blame_follows_the_chain() -> None:
     waits = waits_of(slow_pipelines())
     edges = {(edge.waiter, edge.on): edge.per_iteration_ms for edge in waits.edges}
@@ -70,29 +55,6 @@ def test_edges_are_direct_and_blame_follows_the_chain() -> None:
     assert next(iter(waits.blamed_ms)) == 2
     into_culprit = sum(waited for (_, on), waited in edges.items() if on == 2)
     assert waits.blamed_ms[2] > into_culprit
-
-
-def entered(workers: int, members: np.ndarray, wait: np.ndarray, share: np.ndarray) -> DirectWaits:
-    ledger = Ledger(build_fleet(synthesize(FleetPlan(workers=workers, iterations=4)), Settings()))
-    ledger.enter(members, wait, share, np.zeros(wait.shape, dtype=np.intp))
-    return ledger.direct_waits()
-
-
-def test_every_edge_is_what_the_pair_waited_in_all_its_meetings() -> None:
-    wait = np.asarray([[5.0, 1.0], [2.0, 7.0], [3.0, 0.0]])
-    share = np.asarray([[0.0, 0.0], [1.0, 0.0], [0.0, 0.5]])
-    members, wait, share = np.asarray([(0, 1, 2), (4, 1, 2)]), np.stack([wait] * 2), np.stack([share] * 2)
-    found = entered(6, members, wait, share)
-    got = dict(zip(zip(found.waiter.tolist(), found.on.tolist(), strict=True), found.wait_us.tolist(), strict=True))
-    assert got == {(0, 1): 5.0, (2, 1): 6.0, (4, 1): 5.0, (0, 2): 0.5, (1, 2): 7.0, (4, 2): 0.5}
-
-
-def test_of_a_stage_that_comes_late_together_a_few_stand_for_all() -> None:
-    wait, share = np.full((1, 100, 1), 4.0), np.zeros((1, 100, 1))
-    share[0, :50] = 1 / 50
-    share[0, 37] = 0.1
-    found = entered(100, np.arange(100)[None], wait, share)
-    assert found.on.size < 1_000 and 37 in found.on
 
 
 def test_very_many_workers_leave_a_short_list() -> None:

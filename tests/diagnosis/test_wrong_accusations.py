@@ -9,12 +9,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from eroica.diagnosis.activities import activity_of
+from eroica.diagnosis.frames import activity_of
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
-from eroica.settings import Settings
 from support import FleetPlan, SlowCompute, SlowLink, Trouble, synthesize, synthesize_window
 from support.code_troubles import LOGGING, Calls
 from support.fleet import Draft, accused
@@ -30,15 +29,6 @@ def devices(seed: int, **more: object) -> FleetPlan:
 def judged(now: Sequence[WorkerPattern], before: Sequence[WorkerPattern] = (), workers: int = 8) -> Verdict:
     window = synthesize_window(now, "slow" if before else "manual", before)
     return analyze("job", window, now, before, expected_workers=workers)
-
-
-# --- windows of few long iterations ---
-
-
-@seeds
-@pytest.mark.parametrize("iterations", [2, 3])
-def test_nobody_does_in_healthy_ones(iterations: int, seed: int) -> None:
-    assert accused(judged(synthesize(devices(seed, iterations=iterations, scale=120.0), (), 2))) == []
 
 
 # --- an old rhythm that the healthy window was too short to see ---
@@ -64,15 +54,6 @@ def test_nine_of_sixteen_that_have_become_slow_are_told(seed: int) -> None:
 
 
 # --- what has always been so ---
-
-
-@seeds
-def test_an_expectation_that_is_missed_for_no_known_reason_is_told_as_such(seed: int) -> None:
-    now = synthesize(devices(seed, scale=1.4), (), 2)
-    settings = Settings(expected_iteration_s=0.055)
-    verdict = analyze("job", synthesize_window(now, "expected"), now, settings=settings)
-    assert verdict.verdict == "undetermined"
-    assert "more than expected (55 ms), but no function" in verdict.summary
 
 
 ITERATIONS = 12
@@ -126,11 +107,6 @@ def test_waiting_for_one_worker_after_another_is_no_slow_transfer() -> None:
     assert verdict.verdict == "slow"
 
 
-def test_a_slow_transfer_between_them_is_still_seen() -> None:
-    verdict = judge(two_places((0.0, 0.0), 20_000.0), two_places((0.0, 0.0)))
-    assert slugs(verdict) == ["slow-collective-everywhere"]
-
-
 # --- pipelines whose receives name no sender ---
 
 
@@ -149,18 +125,6 @@ def test_the_bubble_of_a_pipeline_is_no_slow_transfer(purpose: str) -> None:
 
 
 # --- far slower than the healthy window, and nobody knows why ---
-
-
-def far_from_healthy(ms: float) -> Verdict:
-    plan = FleetPlan()
-    patterns, before = synthesize(plan, [SlowLink(ms)], 2), synthesize(plan)
-    return analyze("job", synthesize_window(patterns, "manual", before), patterns, before)
-
-
-def test_a_window_far_slower_than_the_healthy_one_is_not_called_healthy() -> None:
-    verdict = far_from_healthy(40.0)
-    assert verdict.cause is not None and verdict.cause.cause == "slow-collective-everywhere", verdict.summary
-    assert far_from_healthy(0.0).verdict == "healthy"
 
 
 EVERYBODY = (0, 1, 2, 3)
@@ -214,16 +178,6 @@ def test_a_wait_for_a_device_that_lasts_a_third_longer_is_named(seed: int, worke
     verdict = verdict_on(healthy, Calls(DEVICE, workers, 28, use=0.03), seed=seed, before=(healthy,), iterations=100)
     assert accused(verdict) == [("python-on-critical-path", workers)], verdict.summary
     assert verdict.cause is not None and verdict.cause.function.name in ("forward", "synchronize")
-
-
-@seeds
-@pytest.mark.parametrize("workers", [(1,), EVERYBODY])
-def test_of_a_function_that_computes_a_third_more_is_within_what_busy_cores_do(
-    seed: int, workers: tuple[int, ...]
-) -> None:
-    healthy = Calls(DEVICE, EVERYBODY, 80, use=0.95)
-    verdict = verdict_on(healthy, Calls(DEVICE, workers, 28, use=0.95), seed=seed, before=(healthy,), iterations=100)
-    assert "python-on-critical-path" not in [cause for cause, _ in accused(verdict)], verdict.summary
 
 
 # --- without a healthy window ---

@@ -29,16 +29,6 @@ def ring(*busy: float) -> list[Flow]:
     return [flow(one, two, s) for one, two, s in zip(names, names[1:] + names[:1], busy, strict=True)]
 
 
-@pytest.mark.parametrize("slow", range(4))
-def test_both_flows_of_a_slow_host_name_it(slow: int) -> None:
-    busy = [0.1, 0.15, 0.08, 0.12]
-    busy[slow], busy[slow - 1] = 3.0, 2.4
-    found = find_slow_link(ring(*busy))
-    assert found is not None
-    assert (found.hosts, found.way) == ((f"node-{slow}",), "both")
-    assert found.rate == pytest.approx(1e7)
-
-
 @pytest.mark.parametrize(
     "busy",
     [(0.1, 0.15, 0.08), (0.1, 0.2, 0.25), (3.0, 2.5, 2.8), (3.0, 3.0, 3.0, 3.0), (3.0, 2.0)],

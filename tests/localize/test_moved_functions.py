@@ -49,27 +49,11 @@ def before_of(leaf: str, now: list[WorkerPattern], then: list[WorkerPattern]) ->
     }
 
 
-def test_a_function_under_another_caller_has_its_past() -> None:
-    found = before_of(WAIT, window(1, (NEW, WAIT, 50)), window(0, (OLD, WAIT, 48)))
-    assert found[NEW] == pytest.approx([48_000] * 4, rel=0.01)
-
-
 def test_the_past_is_divided_by_what_each_caller_takes_now() -> None:
     now = window(1, (NEW, WAIT, 30), ("other (project/train.py:7)", WAIT, 10))
     found = before_of(WAIT, now, window(0, (OLD, WAIT, 20)))
     assert found[NEW] == pytest.approx([15_000] * 4, rel=0.01)
     assert found["other (project/train.py:7)"] == pytest.approx([5_000] * 4, rel=0.01)
-
-
-def test_a_caller_that_is_still_there_keeps_what_is_its_own() -> None:
-    found = before_of(WAIT, window(1, (OLD, WAIT, 20), (NEW, WAIT, 30)), window(0, (OLD, WAIT, 20)))
-    assert found[OLD] == pytest.approx([20_000] * 4, rel=0.01)
-    assert found[NEW] == [0.0] * 4
-
-
-def test_workers_without_a_past_have_none() -> None:
-    found = before_of(WAIT, window(1, (NEW, WAIT, 50)), window(0, (OLD, WAIT, 48))[:3])
-    assert np.isnan(found[NEW][3]) and not np.isnan(found[NEW][:3]).any()
 
 
 class Calls:

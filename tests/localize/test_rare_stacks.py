@@ -82,14 +82,6 @@ def test_rare_stacks_are_their_callers_and_a_heavy_one_stays():
     assert of(folded[0])[MAIN, STEP].count == 63
 
 
-def test_a_caller_without_a_row_of_its_own_gets_one_under_its_own_name():
-    now = [pattern(rank, [row((MAIN,), 1.0), *leaves(rank, 30, 0.01)]) for rank in range(8)]
-    folded, _, _ = fold_rare_stacks(now, (), 10)
-    made = of(folded[0])[MAIN, STEP]
-    assert (made.key.name, made.key.phase, made.key.kind) == ("step", "forward", "python")
-    assert made.critical_s == pytest.approx(0.3)
-
-
 def test_what_is_folded_in_one_window_is_folded_in_the_other():
     now = [pattern(rank, [row((MAIN, STEP), 1.0), *leaves(rank, 20, 0.002)], 2) for rank in range(8)]
     before = [pattern(rank, [row((MAIN, STEP), 0.9), *leaves(rank, 3, 0.004)]) for rank in range(8)]

@@ -84,12 +84,6 @@ def test_a_slow_stage_of_one_replica_is_blamed_alone() -> None:
     assert blamed == pytest.approx([1, 0, 0, 0], abs=0.01)
 
 
-def test_a_chain_of_three_stages_leads_to_its_beginning() -> None:
-    at_once, blamed = added_blame(((SLOW, FAST, FAST), (FAST, FAST, FAST), (FAST, FAST, FAST)))
-    assert at_once[0] < 0.5
-    assert blamed == pytest.approx([1, *[0] * 8], abs=0.03)
-
-
 @pytest.mark.parametrize("starts", [(), (0.0, 40_000.0, 3_000.0, 17_000.0)])
 def test_a_replay_with_nothing_removed_takes_as_long_as_the_window(starts: Sequence[float]) -> None:
     fleet, arrivals, _ = pipeline((SLOW, FAST), (FAST, FAST), starts=starts)
@@ -140,15 +134,6 @@ def buckets(works: Sequence[float], transfer_us: float, count: int = 4) -> tuple
     return judged(programs, [everybody(len(works))])
 
 
-def test_a_slow_backward_pass_beside_its_buckets_gains_what_the_others_wait() -> None:
-    fleet, arrivals, played = buckets((28_000.0, 20_000.0), 1_000.0)
-    _, _, healthy = buckets((20_000.0, 20_000.0), 1_000.0)
-    removed = np.zeros_like(fleet.iteration_us)
-    removed[0] = 8_000.0
-    assert arrivals.blame_share([0]) == 1
-    assert simulated_gain(fleet, removed) == pytest.approx(1 - mean_us(healthy) / mean_us(played), abs=0.02)
-
-
 def rooted(root_us: float) -> tuple:
     programs = [
         [Step("work", own), Step("broadcast", 300.0, "0", 0), Step("iteration")] * ITERATIONS
@@ -170,47 +155,6 @@ def test_a_late_root_is_blamed_for_its_broadcast_though_no_record_names_it() -> 
     assert simulated_gain(msgspec.structs.replace(fleet, replay=arrivals.replay), removed) == pytest.approx(
         truth, abs=0.02
     )
-
-
-def test_senders_that_would_wait_in_a_circle_are_read_as_buffered() -> None:
-    """Both send, then receive; now and then a send takes long by itself."""
-    steps = {0: (Step("send", 100.0, "0", 1), Step("recv", 100.0, "0", 1))}
-    steps[1] = (Step("send", 100.0, "0", 0), Step("recv", 100.0, "0", 0))
-    long = {rank: (one[0]._replace(time_us=20_000.0), one[1]) for rank, one in steps.items()}
-    programs = [
-        [
-            step
-            for at in range(ITERATIONS)
-            for step in (Step("work", 5_000.0), *(long if at % 4 == 3 else steps)[rank], Step("iteration"))
-        ]
-        for rank in (0, 1)
-    ]
-    _, arrivals, _ = judged(programs, [everybody(2)])
-    assert arrivals.replay is not None and arrivals.replay.error < 0.05, arrivals.notes
-
-
-def test_an_all_to_all_passes_on_what_its_last_one_waited_elsewhere() -> None:
-    """Worker 0 is slow; worker 1 waits for it in their own group, and so comes last to the all-to-all of 1 and 2."""
-    groups = [
-        ProcessGroup(name="a", ranks=(0, 1), backend="gloo"),
-        ProcessGroup(name="b", ranks=(1, 2), backend="gloo"),
-    ]
-    end = Step("iteration")
-    programs = [
-        [Step("work", 20_000.0), Step("all_reduce", 100.0, "a"), end] * ITERATIONS,
-        [
-            Step("work", 4_000.0),
-            Step("all_reduce", 100.0, "a"),
-            Step("work", 3_000.0),
-            Step("all_to_all", 100.0, "b"),
-            end,
-        ]
-        * ITERATIONS,
-        [Step("work", 7_000.0), Step("all_to_all", 100.0, "b"), end] * ITERATIONS,
-    ]
-    _, arrivals, _ = judged(programs, groups)
-    assert direct(arrivals)[1] > 100_000
-    assert arrivals.blame_share([0]) > 0.95
 
 
 def test_waiting_for_somebody_unknown_is_nobodys_fault() -> None:
@@ -306,15 +250,6 @@ def test_a_window_that_a_replay_misses_says_by_how_much() -> None:
     (note,) = fallen_back([honest, fast])
     assert note.startswith("a replay of the window misses its duration by ")
     assert " %: gains are estimated from busy times" in note
-
-
-def test_online_ends_neither_pair_nor_refuse_nor_make_a_recording() -> None:
-    programs, groups = pipeline_programs(((SLOW, FAST), (FAST, FAST)), ITERATIONS)
-    online = judged(programs, groups)[1]
-    recorded = judged(programs, groups, recorded=True, pairing="order")[1]
-    assert online.matched == ()
-    assert {part.group for part in recorded.matched} == {"dp0", "dp1"}
-    assert online.blamed_us.sum(axis=1) == pytest.approx(recorded.blamed_us.sum(axis=1), rel=0.05)
 
 
 def cut_short(pattern: WorkerPattern, executions: int) -> WorkerPattern:

@@ -42,10 +42,6 @@ def pattern(
     )
 
 
-def test_plain_data_parallel_is_one_role() -> None:
-    assert assign_roles([pattern(rank, WORLD) for rank in range(4)]).tolist() == [0, 0, 0, 0]
-
-
 def test_pipelines_of_pairs_of_neighbours_make_a_line() -> None:
     def paired(*ranks: tuple[int, int]) -> list[WorkerPattern]:
         groups = tuple((f"p{at}", "PIPELINE_MODEL_PARALLEL_GROUP", pair) for at, pair in enumerate(ranks))
@@ -60,11 +56,6 @@ def test_pipelines_of_pairs_of_neighbours_make_a_line() -> None:
         assert assign_roles(paired(*pairs)).tolist() == places
     ring = paired((0, 1), (1, 2), (2, 0))
     assert stages_of(ring) == [None, None, None]
-
-
-def test_undescribed_data_parallel_groups_of_two_stages_are_two_roles() -> None:
-    groups = (WORLD, ("1", "undefined", (0, 2)), ("2", "undefined", (1, 3)))
-    assert assign_roles([pattern(rank, *groups) for rank in range(4)]).tolist() == [0, 1, 0, 1]
 
 
 def test_timings_and_functions_change_no_role() -> None:
@@ -97,11 +88,6 @@ def test_a_mesh_over_pipeline_data_and_tensor_gives_a_role_to_each_stage_only() 
     groups += [(f"d{s}{t}", "mesh_dp_shard", (4 * s + t, 4 * s + t + 2)) for s in (0, 1) for t in (0, 1)]
     groups += [(f"t{s}{d}", "mesh_tp", (4 * s + 2 * d, 4 * s + 2 * d + 1)) for s in (0, 1) for d in (0, 1)]
     assert assign_roles([pattern(rank, *groups) for rank in range(8)]).tolist() == [0] * 4 + [1] * 4
-
-
-def test_groups_that_were_split_off_together_and_share_a_name_are_told_apart() -> None:
-    groups = (WORLD, ("5", "undefined", (0, 1)), ("5", "undefined", (2, 3)))
-    assert assign_roles([pattern(rank, *groups) for rank in range(4)]).tolist() == [0, 0, 1, 1]
 
 
 # --- what groups are used for ---

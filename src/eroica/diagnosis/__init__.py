@@ -6,7 +6,7 @@ The algorithm, in six steps:
    operators, launches, collectives.
 2. **Blocks.** `search` compares each cell with what is expected (`outliers.expected`: peers of the role, the baseline
    window, a stated limit) and finds coherent excess: on some workers, on all, on another one each time, now and then.
-3. **Facts.** `facts` and `callers` measure each block; `neighbors`, `setup` and `helpers` find culprits beside.
+3. **Facts.** `facts` and `cells` measure each block; `neighbors`, `setup` and `helpers` find culprits beside.
 4. **Labels.** `labels` is a table: the first row whose condition holds gives the block its cause.
 5. **Account.** `selection` takes blocks by what their removal gains, and each only with what is left.
 6. **Gate.** `gate` says how sure each cause is, and withholds those that are rather not real.

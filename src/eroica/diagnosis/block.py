@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.activities import Activity
-from eroica.diagnosis.frames import Focus
+from eroica.diagnosis.frames import Activity, Focus
 from eroica.model.verdict import ResourceUse
 
 Floats = NDArray[np.float64]

@@ -7,13 +7,18 @@ frames below it: the rows under a frame are a cell by themselves.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from eroica.diagnosis.activities import activity_of
-from eroica.diagnosis.block import Cell
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.diagnosis.block import Block, Caller, Cell, Reference
+from eroica.diagnosis.frames import MOST, activity_of, find_focus
 from eroica.diagnosis.loaders import is_idle_stack
 from eroica.diagnosis.operators import launching_rows, operators
 from eroica.diagnosis.view import View
+from eroica.localize.fleet import Fleet
 from eroica.model.pattern import BESIDE_INPUT, FunctionKey
 from eroica.summarize.phases import is_engine_frame
 
@@ -80,3 +85,124 @@ def rows_by_frame(keys: Sequence[FunctionKey], rows: Sequence[int]) -> dict[tupl
 def reading_of(stack: tuple[str, ...]) -> tuple[str, bool, bool]:
     """Return all that diagnosis reads in a call stack as a whole: stacks of one reading can be counted together."""
     return activity_of(stack), is_idle_stack(stack), enters_collective(stack)
+
+
+# --- the user's function under which operators, launches or collections take longer ---
+
+
+Floats = NDArray[np.float64]
+Measure = Callable[[Fleet, list[int]], Floats]
+
+
+def host_us(fleet: Fleet, rows: list[int]) -> Floats:
+    """Return the host's time in each row while an operator ran, or a device worked or was launched for. [R, W]."""
+    return np.maximum(fleet.total_us[rows] - fleet.critical_us[rows], 0.0)
+
+
+def inside_us(fleet: Fleet, rows: list[int]) -> Floats:
+    """Return the time of each row while an operator ran; where a device runs it, the device's time. [R, W]."""
+    if not fleet.knows_launchers:
+        return host_us(fleet, rows)
+    return fleet.device_us[list(rows)]
+
+
+def find_caller(
+    view: View, workers: Sequence[int], reference: Reference, measure: Measure = inside_us
+) -> Caller | None:
+    """Find the user's function with the largest excess in what it calls.
+
+    Args:
+        view: The window.
+        workers: Workers (indices) whose excess it is.
+        reference: What their time exceeds; a stated limit tells nothing of functions.
+        measure: Time of rows that is compared.
+    """
+    rows, members = _rows(view.fleet), list(workers)
+    if not rows or not members or reference in ("expectation", "slowdown"):
+        return None
+    time_RW = measure(view.fleet, rows)
+    time_R = time_RW[:, members].mean(axis=1)
+    usual_R = _usual(view, rows, time_RW, time_R, members, reference, measure)
+    if usual_R is None:
+        return None
+    focus = find_focus(view.fleet.keys, rows, np.maximum(time_R - usual_R, 0.0), time_R)
+    if focus is None or not focus.is_own or not focus.is_specific:
+        return None
+    entry = focus.entry
+    under = np.asarray([entry in view.fleet.keys[row].stack for row in rows], dtype=np.bool_)
+    usual_us = float(usual_R[under].sum())
+    if reference == "baseline":  # whatever it called then
+
+        def all_under(past: Fleet) -> Floats:
+            rows = [row for row in _rows(past) if entry in past.keys[row].stack]
+            return np.asarray(measure(past, rows).sum(axis=0))
+
+        usual_us = max(usual_us, float(view.suspects.then(all_under)[members].mean()))
+    return Caller(focus=focus, own_us=float(time_R[under].sum()), usual_us=usual_us)
+
+
+def _rows(fleet: Fleet) -> list[int]:
+    """List Python rows of the training thread that may call something, wholly covered by operators or not."""
+    return [
+        row
+        for row, key in enumerate(fleet.keys)
+        if key.kind == "python"
+        and key.thread == "training"
+        and key.phase != "input"
+        and not enters_collective(key.stack)
+        and activity_of(key.stack) not in ("save", "log")
+    ]
+
+
+def _usual(
+    view: View,
+    rows: list[int],
+    time_RW: Floats,
+    time_R: Floats,
+    members: list[int],
+    reference: Reference,
+    measure: Measure,
+) -> Floats | None:
+    """Return the reference's time of each row; None where the reference does not tell it. float64 [R]."""
+    if reference == "peers":
+        usual_R = time_R.copy()
+        # rows below a thousandth of all decide nothing: there are hundreds, and peers cost much at 100,000 workers
+        large = np.flatnonzero(time_R >= 0.001 * time_R.sum())
+        usual_R[large] = np.nan_to_num(view.fleet.usual(time_RW[large]))[:, members].mean(axis=1)
+        return usual_R
+    past = view.suspects.baseline
+    if past is None or not set(view.fleet.ranks) <= set(past.ranks):
+        return None
+    if measure is inside_us and past.knows_launchers != view.fleet.knows_launchers:
+        return None
+    return np.asarray(view.suspects.rows_then(rows, measure)[:, members].mean(axis=1))
+
+
+def with_caller(view: View, block: Block) -> Block:
+    """Return a block of operators, launches, copies or collections with the function that calls them as a fact.
+
+    Recorded traces do not tell. Without launches linked to their stacks, a device's kernels do not either, but the host
+    stands still while it allocates or copies from pageable memory.
+    """
+    if view.is_trace or not block.workers or block.cell in ("input", "python", "collectives", "process"):
+        return block
+    is_of_host = block.cell in ("launches", "collections") or _waits_on_host(block)
+    if not is_of_host and view.fleet.has_accelerator and not view.fleet.knows_launchers:
+        return block
+    measure = host_us if block.cell in ("launches", "collections") else inside_us
+    caller = find_caller(view, block.workers, block.reference, measure)
+    # stacks are sampled at a tenth of the operators' moments
+    least = 0.2 if block.cell == "launches" or block.is_general else MOST
+    if caller is None or caller.excess_us < least * block.excess_us:
+        return block
+    if block.cell in ("memory", "collections") and caller.excess_us > block.excess_us / MOST:
+        return block
+    return msgspec.structs.replace(block, facts=msgspec.structs.replace(block.facts, caller=caller))
+
+
+def _waits_on_host(block: Block) -> bool:
+    """Return True if the named operation holds up the host: allocations, copies from memory that is not pinned."""
+    return (
+        block.focus.name.startswith(("cudaMalloc", "cudaFree", "hipMalloc", "hipFree"))
+        or "Pageable" in block.focus.name
+    )

@@ -6,7 +6,6 @@ What may be the time of workers that did not report is nobody else's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -33,18 +32,10 @@ MORE_STEPS = "record more steps (schedule(active=...))"
 LEAVE_ON = "leave the baseline window on, or compare with a healthy run (eroica diff)"
 
 
-class Conclusion(NamedTuple):
-    """Word, sentence and coverage notes of a verdict."""
-
-    word: VerdictWord
-    summary: str
-    notes: tuple[str, ...]
-
-
 def conclude(
     view: View, causes: Sequence[Cause], weighed: Sequence[Weighed], findings: Sequence[Finding]
-) -> Conclusion:
-    """Choose the word, the sentence and the notes.
+) -> tuple[VerdictWord, str, tuple[str, ...]]:
+    """Choose the word, the sentence and the coverage notes.
 
     Args:
         view: The window.
@@ -55,36 +46,36 @@ def conclude(
     notes = tuple(_notes(view, causes))
     missing = too_little(view)
     if missing:
-        return Conclusion("undetermined", f"Too little to tell: {missing}.", notes)
+        return "undetermined", f"Too little to tell: {missing}.", notes
     absence = _find_absence(view)
     if causes:
         text = summarize_cause(view, causes[0])
         if absence is not None and _hides(view, absence, causes):
-            return Conclusion("undetermined", _describe_absence(view, absence), (*notes, f"Besides: {text}"))
+            return "undetermined", _describe_absence(view, absence), (*notes, f"Besides: {text}")
         text, is_slow = _with_rest(view, causes, findings, text)
         beside = (_note_absence(view, absence),) if absence is not None and not view.is_trace else ()
         word: VerdictWord = "slow" if is_slow else "undetermined"
         if all(one.cause == PLANNED for one in causes):  # no fault, if it is all that has grown
             # the rest of a busy machine's growth is noise
             word = "healthy" if explained_us(view, causes) >= LARGE_PART * _grown_us(view) else "undetermined"
-        return Conclusion(word, text, (*notes, *beside))
+        return word, text, (*notes, *beside)
     if view.suspects.arrivals.contradicted:
-        return Conclusion("undetermined", _contradiction(view), notes)
+        return "undetermined", _contradiction(view), notes
     if absence is not None and absence.is_most:
-        return Conclusion("undetermined", _describe_absence(view, absence), notes)
+        return "undetermined", _describe_absence(view, absence), notes
     doubted = [one for one in weighed if one.is_doubted and one.cause.gain >= LEAST_DOUBTED]
     if doubted:
-        return Conclusion("undetermined", _doubted(view, doubted[0].cause), notes)
+        return "undetermined", _doubted(view, doubted[0].cause), notes
     if view.is_slow:
-        return Conclusion("undetermined", _unexplained(view, weighed), notes)
+        return "undetermined", _unexplained(view, weighed), notes
     if view.is_trace and all(pattern.found_by == "span" for pattern in view.fleet.patterns):
         text = (
             f"No iterations were found in what was recorded ({view.now_text}), so nothing tells whether it is training "
         )
-        return Conclusion("undetermined", f"{text}at all; record whole steps, and mark them with step().", notes)
+        return "undetermined", f"{text}at all; record whole steps, and mark them with step().", notes
     if view.loss is not None and view.loss.is_sure:
-        return Conclusion("undetermined", _longer(view, view.loss), notes)
-    return Conclusion("healthy", _healthy(view), notes)
+        return "undetermined", _longer(view, view.loss), notes
+    return "healthy", _healthy(view), notes
 
 
 def too_little(view: View) -> str:
@@ -246,8 +237,6 @@ ALL_OF_THEM = (
     "all of them with Eroica, and let their hosts reach the collector; if some step no optimizer, call eroica.step() "
     "once per iteration on all of them"
 )
-#: Online, if all workers that reported wait this share of the iteration, one that did not report is late.
-_ALL_WAIT = 0.3
 
 
 class _Absence(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,7 +277,7 @@ def _find_absence(view: View) -> _Absence | None:
             is_most = longer_us >= MOST * (view.iteration_us - past.mean_iteration_us) > 0
             return _Absence(us=longer_us, is_longer=True, is_most=is_most)
     share = _common_share(view)
-    if share < _ALL_WAIT:
+    if share < 0.3:  # nor may one be late that did not report
         return None
     # as long as when all had reported it is what they always wait
     is_known = past is not None and bool(those) and set(view.context.missing) <= set(past.ranks)

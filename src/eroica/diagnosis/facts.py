@@ -8,9 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.activities import Activity, activity_of
 from eroica.diagnosis.block import Block, Growth
-from eroica.diagnosis.frames import HALF, MOST
+from eroica.diagnosis.frames import HALF, MOST, Activity, activity_of
 from eroica.diagnosis.loaders import where_it_runs
 from eroica.diagnosis.operators import held_share, host_fact, queued_share, weighted_mean
 from eroica.diagnosis.outliers import FEWEST_SAMPLES
@@ -18,8 +17,6 @@ from eroica.diagnosis.view import View
 from eroica.model.pattern import ASIDE
 
 Floats = NDArray[np.float64]
-#: Share of the time in the wait for a disk from which it is a read, whatever the frames say.
-_LEAST_ON_DISK = 0.4
 #: Quantities that the training sets (fields of `Workload`), and the parts of the iteration that take longer with them.
 _PARAMETERS, _AFTER_FORWARD = ("parameters", "gradients"), frozenset({"backward", "optimizer", "other"})
 _DATA, _WITH_DATA = (
@@ -105,7 +102,7 @@ def _explains(view: View, block: Block, phases: frozenset[str], most: float) -> 
 def _queued(view: View, block: Block, workers: list[int]) -> float:
     """Return the share of the excess that is a longer wait for a core than usual."""
     now_W = queued_share(view.fleet)
-    usual_W = view.then(queued_share) if block.reference == "baseline" else view.fleet.usual(now_W)
+    usual_W = view.suspects.then(queued_share) if block.reference == "baseline" else view.fleet.usual(now_W)
     lost = 1 - block.reference_us / max(block.mean_us, 1e-9)
     more = float(np.nan_to_num(now_W - usual_W)[workers].mean())
     return float(np.clip(more / max(lost, 1e-9), 0.0, 1.0))
@@ -138,7 +135,7 @@ def _waits_for_read(activity: Activity, core: float, on_disk: float, allowed: fl
     """
     if np.isnan(core):
         return activity in ("network", "service")
-    is_read = activity in ("network", "service", "file") or on_disk >= _LEAST_ON_DISK
+    is_read = activity in ("network", "service", "file") or on_disk >= 0.4  # whatever the frames say
     return is_read and min(core / max(allowed, 0.05), 1.0) < HALF  # some time every thread gets
 
 

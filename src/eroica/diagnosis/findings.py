@@ -22,8 +22,6 @@ from eroica.model.causes import CATALOG
 from eroica.model.verdict import DurationSummary, Finding, FindingFunction, PatternSummary, ResourceUse
 
 Floats = NDArray[np.float64]
-#: Collectives that take less than this share of the cause's excess are not worth a line; at most so many are named.
-_LEAST_SHARE = 0.1
 #: What a machine can have brought about. Work and code go where they are sent.
 _OF_HOSTS = frozenset(
     {
@@ -74,7 +72,7 @@ def build_findings(view: View, causes: Sequence[Cause]) -> tuple[Finding, ...]:
 
 
 def find_waiting(view: View, block: Block) -> list[Waiting]:
-    """Return the collectives in which the others wait for a block's workers, longest first."""
+    """Return the collectives in which others wait for a block's workers, if a tenth of its excess; longest first."""
     others = np.setdiff1d(np.arange(view.workers), np.asarray(block.workers, dtype=np.intp))
     if block.scope == "all" or block.cell == "collectives" or not others.size:
         return []
@@ -85,7 +83,7 @@ def find_waiting(view: View, block: Block) -> list[Waiting]:
             kind = "" if view.is_trace else str(like.get(key.group, key.group))
             groups.setdefault((key.name, kind), []).append(row)
     waits = [_waiting(view, name, rows, others, block) for name, rows in sorted(groups.items())]
-    worth = [wait for wait in waits if wait is not None and wait.extra_us >= _LEAST_SHARE * max(block.excess_us, 0.0)]
+    worth = [wait for wait in waits if wait is not None and wait.extra_us >= 0.1 * max(block.excess_us, 0.0)]
     return sorted(worth, key=lambda wait: -wait.extra_us)[:FEW]
 
 

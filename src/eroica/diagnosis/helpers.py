@@ -20,13 +20,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Block, Culprit, Facts
-from eroica.diagnosis.frames import HALF, LARGE_PART, Focus, find_focus
+from eroica.diagnosis.frames import HALF, LARGE_PART, Focus, activity_of, find_focus
 from eroica.diagnosis.links import CORROBORATION, LEAST_STRENGTH
 from eroica.diagnosis.loaders import busy_in_threads
 from eroica.diagnosis.operators import FULL, HELD, OF_LOSS, held_share, host_fact, queued_share
-from eroica.diagnosis.outliers import Outliers, find_outliers
+from eroica.diagnosis.outliers import find_outliers
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import SURE
@@ -37,8 +36,6 @@ from eroica.model.shares import percent
 Floats = NDArray[np.float64]
 #: Share of the lost time that threads wait for a core, and of what these processes use that sampled stacks must show.
 _LEAST_QUEUED, _LEAST_SAMPLED = 0.2, 0.2
-#: Bounds on a stated list of cores: longest range, and longest part of the text.
-_MOST_RANGE, _LONGEST_PART = 4096, 16
 _TRAINING = frozenset({"training", "autograd"})
 
 
@@ -112,9 +109,9 @@ def listed_cores(listed: str) -> frozenset[int]:
     found: set[int] = set()
     for part in filter(None, listed.split(",")):
         first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or len(part) > _LONGEST_PART:
+        if not first.isdecimal() or not (last or first).isdecimal() or len(part) > 16:
             return frozenset()
-        found.update(range(int(first), min(int(last or first), int(first) + _MOST_RANGE) + 1))
+        found.update(range(int(first), min(int(last or first), int(first) + 4096) + 1))
     return frozenset(found)
 
 
@@ -131,9 +128,9 @@ def find_helpers(view: View) -> Iterator[Block]:
 def _crowd(view: View, past: Fleet, kind: _Kind, lost_us: float) -> Block | None:
     """Return the block of one kind of processes; None if they do not account for the lost time."""
     fleet = view.fleet
-    taken_W = kind.taken_us(fleet) - view.then(kind.taken_us)
-    queued_W = _queued_us(fleet) - view.then(_queued_us)
-    sampled_W = _sampled_us(fleet, kind) - np.nan_to_num(view.then(lambda one: _sampled_us(one, kind)))
+    taken_W = kind.taken_us(fleet) - view.suspects.then(kind.taken_us)
+    queued_W = _queued_us(fleet) - view.suspects.then(_queued_us)
+    sampled_W = _sampled_us(fleet, kind) - np.nan_to_num(view.suspects.then(lambda one: _sampled_us(one, kind)))
     carried_us = 0.0
     if not fleet.has_accelerator:
         carried_us = max(float(fleet.wait_us.min(axis=0).mean() - past.wait_us.min(axis=0).mean()), 0.0)
@@ -236,7 +233,7 @@ def find_lock_holders(view: View) -> Iterator[Block]:
     if view.is_trace or not (busy_W >= _SOME).any():
         return
     rows = [row for row in _would_run(view.fleet) if view.fleet.critical_us[row].any()]
-    busier_W = busy_W - np.fmin(view.fleet.usual(busy_W), view.then(_busy_beside))
+    busier_W = busy_W - np.fmin(view.fleet.usual(busy_W), view.suspects.then(_busy_beside))
     only_waits_W = _only_waits_longer(view)
     starved_W = (_running(view, rows) <= HALF) | only_waits_W
     starved_W &= (busy_W >= _BUSY) & (busier_W >= _BUSIER)
@@ -250,7 +247,7 @@ def find_lock_holders(view: View) -> Iterator[Block]:
             yield _lock_block(view, rows, late, holder, busy_W)
 
 
-def _lock_block(view: View, rows: list[int], late: Outliers, holder: Focus, busy_W: Floats) -> Block:
+def _lock_block(view: View, rows: list[int], late: Block, holder: Focus, busy_W: Floats) -> Block:
     members = list(late.workers)
     busy, running = percent(float(busy_W[members].mean())), float(_running(view, rows)[members].mean())
     whose = name_workers([view.fleet.ranks[worker] for worker in late.workers])
@@ -266,14 +263,16 @@ def _lock_block(view: View, rows: list[int], late: Outliers, holder: Focus, busy
         next_step=_NEXT_STEP,
     )
     return msgspec.structs.replace(
-        late.as_block("python", rows, msgspec.structs.replace(holder, share=1.0)),
+        late,
+        rows=tuple(rows),
+        focus=msgspec.structs.replace(holder, share=1.0),
         strength=float(np.hypot(late.strength, CORROBORATION)),
         facts=Facts(core=running),
         culprit=culprit,
     )
 
 
-def _holder(view: View, late: Outliers) -> Focus | None:
+def _holder(view: View, late: Block) -> Focus | None:
     """Find the function that the other thread computes in: the user's, else a library's, as in a pool's threads."""
     ways = (busy_in_threads(view, late.workers, late.reference, {"background"}, way) for way in (False, True))
     return next((found for found in ways if found is not None), None)
@@ -294,7 +293,7 @@ def _waits_about_as_long(view: View, busy_W: Floats) -> NDArray[np.bool_]:
 def _beyond_usual(view: View, measured: Callable[[Fleet], Floats]) -> Floats:
     """Measure the excess over the peers or over the baseline window, whichever of these is less. float64 [W]."""
     now_W = measured(view.fleet)
-    return np.asarray(now_W - np.fmin(view.fleet.usual(now_W), view.then(measured)))
+    return np.asarray(now_W - np.fmin(view.fleet.usual(now_W), view.suspects.then(measured)))
 
 
 def _would_run(fleet: Fleet) -> list[int]:

@@ -19,7 +19,7 @@ from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import HALF, MOST, whole_rows
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import FEW, format_ms, name_workers, short_name
+from eroica.diagnosis.words import FEW, format_ms, join_names, name_workers, short_name
 from eroica.localize.excess import SURE, mean_error, standard_error
 from eroica.localize.families import Family, GroupPaths, GroupTransfer, paths_of, read_families
 from eroica.localize.links import Flow, SlowLink, find_slow_link, read_flows
@@ -294,5 +294,4 @@ def _hosts(view: View, workers: Sequence[int]) -> str:
     hosts = list(dict.fromkeys(host for at in workers if (host := view.fleet.patterns[at].worker.host)))
     if len(hosts) > FEW:
         return f"{len(hosts)} hosts ({', '.join(hosts[:FEW])}, ...)"
-    listed = ", ".join(hosts[:-1])
-    return (f"{listed} and {hosts[-1]}" if listed else hosts[0]) if hosts else "an unknown host"
+    return join_names(hosts) or "an unknown host"

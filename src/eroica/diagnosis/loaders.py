@@ -11,11 +11,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import Block
-from eroica.diagnosis.frames import LARGE_PART, MOST, NEARLY_ALL, Focus, find_focus, is_own_frame, split_frame
-from eroica.diagnosis.operators import rows_then
-from eroica.diagnosis.outliers import Outliers
+from eroica.diagnosis.frames import (
+    LARGE_PART,
+    MOST,
+    NEARLY_ALL,
+    Focus,
+    activity_of,
+    find_focus,
+    is_own_frame,
+    split_frame,
+)
 from eroica.diagnosis.view import View
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import ThreadRole
@@ -57,7 +63,7 @@ def batch_us(fleet: Fleet) -> Floats:
     return np.asarray(busy_share(fleet) * fleet.iteration_us.mean(axis=1))
 
 
-def find_loading_function(view: View, rows: Sequence[int], late: Outliers) -> Focus:
+def find_loading_function(view: View, rows: Sequence[int], late: Block) -> Focus:
     """Return the function to name for a longer wait in the loader's next.
 
     The user's own function inside next comes first, then what keeps the loader's processes or another thread busy, then
@@ -73,7 +79,7 @@ def find_loading_function(view: View, rows: Sequence[int], late: Outliers) -> Fo
     return busy_in_loaders(view, members, late.reference) or below or _next_itself(view, rows, inside)
 
 
-def reference_of_rows(view: View, rows: Sequence[int], late: Outliers | Block) -> Floats:
+def reference_of_rows(view: View, rows: Sequence[int], late: Block) -> Floats:
     """Return the reference of each row, mean over the workers; 0 for a stated limit. float64 [R]."""
     source = {"peers": view.suspects.peers_us, "baseline": view.suspects.before_us}.get(late.reference)
     if source is None:
@@ -174,13 +180,13 @@ def _busiest(view: View, rows: list[int], members: Sequence[int], reference: str
     if reference == "peers":
         usual_R = np.nan_to_num(view.fleet.usual(total_RW)[:, list(members)]).mean(axis=1)
     elif reference == "baseline":
-        then_RW = rows_then(view.suspects, rows, lambda past, at: past.total_us[at])
+        then_RW = view.suspects.rows_then(rows, lambda past, at: past.total_us[at])
         usual_R = np.nan_to_num(then_RW[:, list(members)]).mean(axis=1)
     keys = view.fleet.keys
     return find_focus(keys, rows, time_R - usual_R, time_R) or find_focus(keys, rows, time_R, time_R)
 
 
-def join_equally_slow(view: View, late: Outliers) -> Outliers:
+def join_equally_slow(view: View, late: Block) -> Block:
     """Add to workers that wait for data those whose loader processes need about as long for a batch and hardly rest.
 
     The slowest loader sets the pace and lets the others fill their queues. Of equally slow ones, chance decides which
@@ -193,4 +199,9 @@ def join_equally_slow(view: View, late: Outliers) -> Outliers:
         return late
     joined_W = members_W | slow_W
     agreement = None if joined_W.mean() >= MOST else late.agreement
-    return msgspec.structs.replace(late, workers=tuple(np.flatnonzero(joined_W).tolist()), agreement=agreement)
+    return msgspec.structs.replace(
+        late,
+        workers=tuple(np.flatnonzero(joined_W).tolist()),
+        scope="all" if agreement is None else "some",
+        agreement=agreement,
+    )

@@ -16,7 +16,7 @@ from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import HALF
 from eroica.diagnosis.operators import FULL, HELD, OF_LOSS, host_fact
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import FEW, name_workers
+from eroica.diagnosis.words import FEW, join_names, name_workers
 from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.shares import percent
 
@@ -41,65 +41,46 @@ class _Host:
     """One host against the hosts of workers that are not accused, and against itself in the baseline window."""
 
     def __init__(self, view: View, host: str, accused: Sequence[int], reference: str) -> None:
-        guilty, patterns = set(accused), view.fleet.patterns
-        past = view.suspects.baseline
+        guilty, patterns, past = set(accused), view.fleet.patterns, view.suspects.baseline
         self.view, self.name, self.members = view, host or "its host", [at for at in view.homes[host] if at in guilty]
+        self.here = [patterns[at] for at in view.homes[host]]
         self.own = patterns[self.members[0]]
         self.before = [one for one in past.patterns if one.worker.host == host] if past is not None else []
         self.peers = [one for at, one in enumerate(patterns) if at not in guilty] if reference == "peers" else []
+        first = {one.worker.host: one for one in reversed(self.peers)}
         theirs = {patterns[at].worker.host for at in accused}
-        elsewhere = [at[0] for name, at in view.homes.items() if name not in theirs] if reference == "peers" else []
-        self.elsewhere = [patterns[at] for at in elsewhere]
+        self.elsewhere = [one for name, one in first.items() if name not in theirs]
 
-    @property
-    def is_compared(self) -> bool:
-        return bool(self.elsewhere or self.before)
+    def usual(self, name: str) -> float | None:
+        """Return the larger of what a fact is on the other hosts and was in the baseline window; None without both."""
+        elsewhere, before = ([fact(one, name) for one in some] for some in (self.elsewhere, self.before))
+        known = [float(np.median(elsewhere))] if elsewhere else []
+        return max([*known, float(np.mean(before))] if before else known, default=None)
 
     def more(self, name: str) -> float:
         """Return the excess of a fact over the other hosts and over the baseline window."""
-        here = float(
-            np.mean([fact(self.view.fleet.patterns[at], name) for at in self.view.homes[self.own.worker.host]])
-        )
-        return here - max([*_median(self.elsewhere, name), *_mean(self.before, name)], default=0.0)
+        return float(np.mean([fact(one, name) for one in self.here])) - (self.usual(name) or 0.0)
 
     def queued(self) -> float:
         """Return the share of running time that the worst worker loses to a longer wait for a core than usual."""
-        lost = []
-        for at in self.members:
-            now = min(fact(self.view.fleet.patterns[at], "run_queue_wait"), 1.0)
-            rank = self.view.fleet.ranks[at]
+        lost = [0.0]
+        peers = [float(np.median([fact(one, "run_queue_wait") for one in self.peers]))] if self.peers else []
+        for own in (self.view.fleet.patterns[at] for at in self.members):
+            rank = own.worker.global_rank
             then = [fact(one, "run_queue_wait") for one in self.before if one.worker.global_rank == rank]
-            usual = min(max([*then, *_median(self.peers, "run_queue_wait")], default=0.0), 0.95)
-            lost.append(max(1 - (1 - now) / (1 - usual), 0.0))
-        return max(lost, default=0.0)
+            usual = min(max([*then, *peers], default=0.0), 0.95)
+            lost.append(1 - (1 - min(fact(own, "run_queue_wait"), 1.0)) / (1 - usual))
+        return max(lost)
 
     def newcomers(self) -> list[Neighbor]:
         """Return the processes that use more than their like elsewhere or before, the heaviest first."""
-        grown = [(one.cpu_cores - self._like(one), one) for one in self.own.neighbors]
-        most = max((more for more, _ in grown), default=0.0)
-        kept = [(more, one) for more, one in grown if more >= max(0.1, 0.1 * most)]
-        return [one for _, one in sorted(kept, key=lambda pair: -pair[0])]
+        grown = sorted(((one.cpu_cores - self._like(one), one) for one in self.own.neighbors), key=lambda one: -one[0])
+        return [one for more, one in grown if more >= max(0.1, 0.1 * grown[0][0])]
 
     def _like(self, one: Neighbor) -> float:
         before = [other.cpu_cores for past in self.before[:1] for other in past.neighbors if other.pid == one.pid]
         elsewhere = [sum(o.cpu_cores for o in there.neighbors if o.name == one.name) for there in self.elsewhere]
         return max([*before, float(np.median(elsewhere)) if elsewhere else 0.0])
-
-    def usual(self, name: str) -> str:
-        """Return what a fact is on the other hosts and in the baseline window, as a clause."""
-        parts = [f"on the hosts of its peers such processes use {value:.1f}" for value in _median(self.elsewhere, name)]
-        parts += [
-            f"in the {self.view.past_window} such processes used {value:.1f}" for value in _mean(self.before, name)
-        ]
-        return " and ".join(parts) or f"there is no other host and no {self.view.past_window} to compare with"
-
-
-def _median(patterns: Sequence[WorkerPattern], name: str) -> list[float]:
-    return [float(np.median([fact(one, name) for one in patterns]))] if patterns else []
-
-
-def _mean(patterns: Sequence[WorkerPattern], name: str) -> list[float]:
-    return [float(np.mean([fact(one, name) for one in patterns]))] if patterns else []
 
 
 def find_process(view: View, block: Block) -> Culprit | None:
@@ -143,7 +124,8 @@ def _on_host(here: _Host, cores: float, lost: float) -> _Taken | None:
     if steal >= max(HALF * lost, HELD):
         what = f"{here.name} is a virtual machine, and others take {percent(steal)} more of its CPU time than usual."
         return _Taken(what, f"other virtual machines on the hardware of {here.name}", min(steal / lost, 1.0))
-    is_full = here.is_compared and fact(here.own, "host_busy") >= FULL
+    usual = here.usual("cores_outside")
+    is_full = usual is not None and fact(here.own, "host_busy") >= FULL
     is_queued, more = here.queued() >= OF_LOSS * lost, here.more("cores_outside")
     unseen = here.more("cores_unseen")
     more += unseen if unseen >= HALF else 0.0  # interrupts and brief processes are such, too
@@ -152,9 +134,9 @@ def _on_host(here: _Host, cores: float, lost: float) -> _Taken | None:
     clause = name_use(here.newcomers(), fact(here.own, "cores_outside"), fact(here.own, "cpu_count"))
     if HALF <= unseen > more / 2:
         clause = f"processes that cannot be seen from here use {fact(here.own, 'cores_unseen'):.1f} cores"
+    compared = "there is nothing to compare with" if usual is None else f"usually such processes use {usual:.1f}"
     what = (
-        f"On {here.name} {clause}, and do not belong to the job; {here.usual('cores_outside')}; the workers lack "
-        f"about {cores:.1f} cores."
+        f"On {here.name} {clause}, and do not belong to the job; {compared}; the workers lack about {cores:.1f} cores."
     )
     return _Taken(what, f"others on {here.name}: {clause}", min(more / max(cores, 1e-9), 1.0))
 
@@ -168,7 +150,7 @@ def _on_device(here: _Host, block: Block, factor: float) -> _Taken | None:
     clock_W = host_fact(view.fleet, "gpu_sm_clock")
     usual_W = view.fleet.usual(clock_W)
     if block.reference == "baseline":
-        usual_W = view.then(lambda past: host_fact(past, "gpu_sm_clock"))
+        usual_W = view.suspects.then(lambda past: host_fact(past, "gpu_sm_clock"))
     ratio_W = usual_W[here.members] / np.maximum(clock_W[here.members], 0.01)
     left = factor / (1.0 if np.isnan(ratio_W).all() else max(float(np.nanmedian(ratio_W)), 1.0))
     if left - 1 < HALF * (factor - 1):
@@ -200,19 +182,13 @@ def _device_share(neighbors: Iterable[Neighbor]) -> float:
 def list_processes(neighbors: Sequence[Neighbor], *more: str) -> str:
     """Return processes by name and id, those of one name together; then `more`."""
     groups: dict[str, list[int]] = defaultdict(list)
-    for one in neighbors:
+    for one in sorted(neighbors, key=lambda one: one.pid):
         groups[one.name].append(one.pid)
-    names = [*(f"{name} ({_ids(pids)})" for name, pids in list(groups.items())[:FEW]), *more]
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
-
-
-def _ids(pids: Sequence[int]) -> str:
-    if len(pids) == 1:
-        return f"pid {pids[0]}"
-    listed = [str(pid) for pid in sorted(pids)]
-    if len(listed) > FEW:
-        return f"pids {', '.join(listed[:FEW])}, ..."
-    return f"pids {', '.join(listed[:-1])} and {listed[-1]}"
+    names = list[str]()
+    for name in list(dict.fromkeys(one.name for one in neighbors))[:FEW]:
+        pids, more_pids = groups[name], ", ..." if len(groups[name]) > FEW else ""
+        names.append(f"{name} (pid{'s' if len(pids) > 1 else ''} {', '.join(map(str, pids[:FEW]))}{more_pids})")
+    return join_names([*names, *more])
 
 
 def name_use(neighbors: Sequence[Neighbor], total: float, cores: float) -> str:

@@ -8,7 +8,7 @@ Array suffixes: F functions, W workers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -99,8 +99,8 @@ def speed_against(suspects: Suspects, source: Source, phases: frozenset[str] | N
     if source == "peers":
         like_FW, like_count_FW = median_of_others(duration_FW, fleet.roles), median_of_others(count_FW, fleet.roles)
     else:
-        like_count_FW = rows_then(suspects, rows, lambda past, at: past.count[at])
-        like_FW = _mean_duration(rows_then(suspects, rows, lambda past, at: past.total_us[at]), like_count_FW)
+        like_count_FW = suspects.rows_then(rows, lambda past, at: past.count[at])
+        like_FW = _mean_duration(suspects.rows_then(rows, lambda past, at: past.total_us[at]), like_count_FW)
     return _compare(duration_FW, count_FW, like_FW, like_count_FW)
 
 
@@ -188,7 +188,7 @@ def larger_tensors(suspects: Suspects, own: Speed, source: Source) -> NDArray[np
     more_W = known_W & (grows_W > 1) & ~(fixed_W - 1 > HALF * (grows_W - 1))
     more_W &= ~(forward_W - 1 < _LEAST_OF_BACKWARD * (backward_W - 1))
     then_W, queue_W, total_W = (
-        fleet.usual(measure(fleet)) if source == "peers" else then(suspects, measure)
+        fleet.usual(measure(fleet)) if source == "peers" else suspects.then(measure)
         for measure in (running_us, queued_share, lambda one: np.asarray(one.total_us[operators(one)].sum(axis=0)))
     )
     hardly_W = then_W < _BUSY_FOR * total_W  # operators that only wait keep no processor busy
@@ -198,37 +198,3 @@ def larger_tensors(suspects: Suspects, own: Speed, source: Source) -> NDArray[np
     if not fleet.has_accelerator:
         more_W &= ~(longer_W * fleet.mean_iteration_us >= np.maximum(HALF * most_W, 1e-9))
     return np.asarray(more_W & (held_share(fleet) <= HELD), dtype=np.bool_)
-
-
-def then(suspects: Suspects, measure: Callable[[Fleet], Floats]) -> Floats:
-    """Return a measurement of each worker in the baseline window; NaN without one. float64 [W]."""
-    past = suspects.baseline
-    known = dict(zip(past.ranks, measure(past), strict=True)) if past is not None else {}
-    return np.asarray([known.get(rank, np.nan) for rank in suspects.fleet.ranks], dtype=np.float64)
-
-
-def rows_then(suspects: Suspects, rows: Sequence[int], measure: Callable[[Fleet, list[int]], Floats]) -> Floats:
-    """Measure some functions on each worker in the baseline window.
-
-    Args:
-        suspects: The window.
-        rows: The functions (indices into the fleet's keys). R of them.
-        measure: From a window and its rows to a value for each row and worker of that window.
-
-    Returns:
-        0 for a function that the baseline window does not have, NaN for a worker that was not in it. float64 [R, W].
-    """
-    past, ranks = suspects.baseline, suspects.fleet.ranks
-    found_RW = np.full((len(rows), len(ranks)), np.nan)
-    if past is None:
-        return found_RW
-    places = {key: place for place, key in enumerate(past.keys)}
-    columns = {rank: column for column, rank in enumerate(past.ranks)}
-    at_R = [places.get(suspects.fleet.keys[row], -1) for row in rows]
-    known = [at for at, place in enumerate(at_R) if place >= 0]
-    workers = [worker for worker, rank in enumerate(ranks) if rank in columns]
-    found_RW[:, workers] = 0.0
-    if known and workers:
-        then = measure(past, [at_R[at] for at in known])
-        found_RW[np.ix_(known, workers)] = then[:, [columns[ranks[worker]] for worker in workers]]
-    return found_RW

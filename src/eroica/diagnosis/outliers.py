@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.block import Block, Cell, Reference, Scope
-from eroica.diagnosis.frames import LARGE_PART, MOST, Focus
+from eroica.diagnosis.block import Block, Reference
+from eroica.diagnosis.frames import LARGE_PART, MOST, NOTHING
 from eroica.diagnosis.operators import HELD, held_share
 from eroica.diagnosis.view import View
 from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
@@ -37,34 +37,6 @@ SOURCES: tuple[Reference, ...] = ("peers", "baseline", "expectation")
 FEW_ITERATIONS = 9
 #: Fewer samples are too few to say how much of a core is used.
 FEWEST_SAMPLES = 5
-
-
-class Outliers(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Workers with excess time in a group of rows.
-
-    Attributes:
-        reference: What their time exceeds.
-        workers: Workers (indices), not empty.
-        removed_us: Their time above the reference in each iteration, 0 for everybody else. float64 [W, I].
-        mean_us: Time of the group on them.
-        reference_us: Time to compare with.
-        strength: Excess in standard errors: the median over them.
-        agreement: Share of the excess that the others wait for, 0-1; None where everybody is meant.
-    """
-
-    reference: Reference
-    workers: tuple[int, ...]
-    removed_us: Floats
-    mean_us: float
-    reference_us: float
-    strength: float
-    agreement: float | None = None
-
-    def as_block(self, cell: Cell, rows: Sequence[int], focus: Focus) -> Block:
-        """Return the excess as a block of some rows, named by a function."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        scope: Scope = "all" if self.agreement is None else "some"
-        return Block(cell=cell, rows=tuple(rows), focus=focus, scope=scope, **fields)
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -143,7 +115,7 @@ def find_outliers(
     strength: float = SURE,
     ratio: float = LEAST_RATIO,
     sources: Sequence[Reference] = SOURCES,
-) -> Iterator[Outliers]:
+) -> Iterator[Block]:
     """Yield all ways in which a group of rows takes too long.
 
     Args:
@@ -210,7 +182,7 @@ def _ratio_of(view: View, rows: list[int], source: str, highest: float) -> Float
     use_W = use_of_core(view.fleet, rows)
     usual_W = view.fleet.usual(use_W)
     if source == "baseline":
-        usual_W = view.then(lambda past: use_of_core(past, view.rows_before(rows)))
+        usual_W = view.suspects.then(lambda past: use_of_core(past, view.rows_before(rows)))
     most_W = np.where(held_share(view.fleet) <= HELD, np.fmax(use_W, usual_W), 1.0)
     lowest = min(_RATIO_WITHOUT_CORE, highest)
     return np.asarray(lowest + (highest - lowest) * np.where(np.isnan(use_W), 1.0, most_W))
@@ -225,7 +197,7 @@ def use_of_core(fleet: Fleet, rows: Sequence[int]) -> Floats:
     return np.where(samples_RW.sum(axis=0) >= FEWEST_SAMPLES, share_W, np.nan)
 
 
-def _some(view: View, spent: Spent, excess: Excess, over_W: Flags) -> Iterator[Outliers]:
+def _some(view: View, spent: Spent, excess: Excess, over_W: Flags) -> Iterator[Block]:
     """Yield the workers for which their peers wait."""
     agreement_W = view.deficit_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
     late_W = over_W & (agreement_W >= LEAST_AGREEMENT * view.strictness)
@@ -235,7 +207,7 @@ def _some(view: View, spent: Spent, excess: Excess, over_W: Flags) -> Iterator[O
 
 def _most(
     view: View, spent: Spent, excess: Excess, over_W: Flags, source: Reference, limit: float | None
-) -> Iterator[Outliers]:
+) -> Iterator[Block]:
     """Yield most workers together; or each role that exceeds as a whole while other roles wait for it."""
     waits_W = view.wait_rise_us if source == "baseline" else view.wait_us
     late_W, agreement = late_together(excess, over_W, waits_W)
@@ -299,8 +271,8 @@ def _share_of_rest(view: View, spent: Spent, excess: Excess, share: float) -> Ex
 
 def outliers_of(
     source: Reference, excess: Excess, time_WI: Floats, late_W: Flags, agreement_W: Floats | float | None
-) -> Outliers:
-    """Put together the excess of some workers.
+) -> Block:
+    """Put together the excess of some workers, as a block whose cell, rows and function are not known yet.
 
     Args:
         source: What it exceeds.
@@ -310,9 +282,13 @@ def outliers_of(
         agreement_W: Share of each one's excess that others wait for; None where everybody is meant.
     """
     agreement = None if agreement_W is None else np.clip(np.broadcast_to(agreement_W, late_W.shape)[late_W], 0.0, 1.0)
-    return Outliers(
-        reference=source,
+    return Block(
+        cell="python",
+        rows=(),
+        focus=NOTHING,
         workers=tuple(np.flatnonzero(late_W).tolist()),
+        scope="all" if agreement is None else "some",
+        reference=source,
         removed_us=time_above(time_WI, excess.reference_us, late_W),
         mean_us=float(excess.mean_us[late_W].mean()),
         reference_us=float(excess.reference_us[late_W].mean()),

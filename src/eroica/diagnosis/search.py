@@ -16,13 +16,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.activities import activity_of
 from eroica.diagnosis.block import MANY_MORE_CALLS, Block, Cell, Facts, Reference
-from eroica.diagnosis.callers import with_caller
-from eroica.diagnosis.cells import list_cells, rows_by_frame
+from eroica.diagnosis.cells import list_cells, rows_by_frame, with_caller
 from eroica.diagnosis.facts import with_facts
-from eroica.diagnosis.frames import HALF, LARGE_PART, MOST, NOTHING, Focus, find_focus, is_own_frame, whole_rows
-from eroica.diagnosis.late_arrivals import find_late_arrivals
+from eroica.diagnosis.frames import (
+    HALF,
+    LARGE_PART,
+    MOST,
+    NOTHING,
+    Focus,
+    activity_of,
+    find_focus,
+    is_own_frame,
+    whole_rows,
+)
 from eroica.diagnosis.links import find_slow_transfers
 from eroica.diagnosis.loaders import find_loading_function, join_equally_slow, reference_of_rows
 from eroica.diagnosis.operators import held_share, queued_share
@@ -31,11 +38,10 @@ from eroica.diagnosis.outliers import (
     LEAST_AGREEMENT,
     LEAST_RATIO,
     SOURCES,
-    Outliers,
     find_outliers,
     time_above,
 )
-from eroica.diagnosis.recordings import find_idle_devices
+from eroica.diagnosis.recordings import find_idle_devices, find_late_arrivals
 from eroica.diagnosis.stages import find_structure
 from eroica.diagnosis.view import View
 from eroica.localize.blame import OFTEN, is_often
@@ -53,8 +59,6 @@ _STRENGTH_OF_INPUT = 2.0
 _INPUT_ON_CPU = 0.25
 #: A deeper cell stands for the one around it if it gains this share of it.
 HOLDS = 0.9
-#: Blocks of Python that are looked at for each reference.
-_MOST_BLOCKS = 6
 #: Few iterations show no rhythm, and on cores no turns. Devices are steady: so many are enough.
 _FEWEST_ON_DEVICE = 3
 #: An occurrence takes this share of the longest one, and of a usual iteration; it comes in at most half of them.
@@ -77,7 +81,7 @@ _LITTLE_OWN = 0.3
 _SHARED = 0.25
 _Cells = dict[Cell, list[int]]
 #: An excess, µs, whose it is, and its rows.
-_Found = tuple[float, Outliers, tuple[int, ...]]
+_Found = tuple[float, Block, tuple[int, ...]]
 
 
 def find_blocks(view: View) -> list[Block]:
@@ -132,7 +136,7 @@ def _limit_of_input(view: View) -> float | None:
     return None if view.iteration_us >= past.mean_iteration_us * (1 + view.settings.min_gain) else _INPUT_ON_CPU
 
 
-def _block(view: View, cell: Cell, rows: Sequence[int], late: Outliers) -> Block | None:
+def _block(view: View, cell: Cell, rows: Sequence[int], late: Block) -> Block | None:
     """Build the block of some workers' excess in a group of rows; None if no function can be named for it."""
     focus = find_loading_function(view, rows, late) if cell == "input" else _focus(view, rows, late)
     if focus is None:
@@ -143,16 +147,16 @@ def _block(view: View, cell: Cell, rows: Sequence[int], late: Outliers) -> Block
         if late.agreement is not None and not _is_shared(view, rows, focus, late):
             return None
         rows = focus.functions
-    return late.as_block(cell, rows, focus)
+    return msgspec.structs.replace(late, cell=cell, rows=tuple(rows), focus=focus)
 
 
-def _focus(view: View, rows: Sequence[int], late: Outliers) -> Focus | None:
+def _focus(view: View, rows: Sequence[int], late: Block) -> Focus | None:
     time_R = view.fleet.critical_us[list(rows)][:, list(late.workers)].mean(axis=1)
     excess_R = np.maximum(time_R - reference_of_rows(view, rows, late), 0.0)
     return find_focus(view.fleet.keys, rows, excess_R, time_R)
 
 
-def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Outliers) -> bool:
+def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Block) -> bool:
     """Return True if most of some workers have a part of their excess in the function that is named for all of them."""
     time_RW = view.fleet.critical_us[list(rows)][:, list(late.workers)]
     excess_RW = np.maximum(time_RW - reference_of_rows(view, rows, late)[:, None], 0.0)
@@ -162,7 +166,7 @@ def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Outliers) ->
 
 
 def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
-    """Yield blocks of Python: under each frame, of those that hold nearly the same excess the deepest."""
+    """Yield blocks of Python under each frame: of those that hold nearly the same excess the deepest; at most six."""
     groups: dict[tuple[Reference, bool], list[_Found]] = defaultdict(list)
     limit = view.settings.expected_python if view.fleet.has_accelerator else None
     for cell in dict.fromkeys([tuple(rows), *rows_by_frame(view.fleet.keys, rows)]):
@@ -172,7 +176,7 @@ def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
     every = sorted(chain.from_iterable(groups.values()), key=lambda one: -one[0])
     for found in groups.values():
         left, taken = sorted((one for one in found if not _is_apart(one, every)), key=lambda one: -one[0]), 0
-        while left and taken < _MOST_BLOCKS:
+        while left and taken < 6:
             amount, most, around = left[0]
             same = [one for one in left if one[0] >= HOLDS * amount and one[1].workers == most.workers]
             _, late, cell = min(same, key=lambda one: len(one[2]))
@@ -359,7 +363,9 @@ def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
     heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))
     name = view.fleet.keys[heaviest].name
     calls, before = _calls(view.fleet, name), _calls(past, name)
-    own_us = float(np.nanmax(view.fleet.busy_us.mean(axis=1) - view.then(lambda one: one.busy_us.mean(axis=1))))
+    own_us = float(
+        np.nanmax(view.fleet.busy_us.mean(axis=1) - view.suspects.then(lambda one: one.busy_us.mean(axis=1)))
+    )
     is_own = own_us > _LITTLE_OWN * (view.iteration_us - past.mean_iteration_us)
     if calls >= MANY_MORE_CALLS * max(before, 1.0) and not is_own:
         now_I, then_us = view.fleet.wait_us.mean(axis=0), float(past.wait_us.mean())

@@ -80,8 +80,6 @@ def _edges(direct: DirectWaits, ranks: Sequence[int], iterations: int) -> tuple[
 # --- the causes that were considered ---
 
 
-#: A verdict keeps so many.
-_MOST = 12
 _REFERENCES = {
     "peers": "compared with its peers",
     "baseline": "compared with the job's own {}",
@@ -91,13 +89,13 @@ _REFERENCES = {
 
 
 def list_hypotheses(view: View, causes: Sequence[Cause], weighed: Sequence[Weighed]) -> tuple[Hypothesis, ...]:
-    """Return what was considered: the causes named, then others by falling gain."""
+    """Return what was considered, at most twelve: the causes named, then others by falling gain."""
     found: dict[tuple[Any, ...], Hypothesis] = {}
     for cause in causes:
         found[_identity(cause)] = _hypothesis(view, cause, NAMED)
     for one in sorted(weighed, key=lambda one: -one.cause.gain):
         found.setdefault(_identity(one.cause), _hypothesis(view, one.cause, one.decision))
-    return tuple(found.values())[:_MOST]
+    return tuple(found.values())[:12]
 
 
 def _identity(cause: Cause) -> tuple[Any, ...]:
@@ -169,8 +167,6 @@ def describe_row(row: SuspectRow) -> str:
 PARTS = ("input", "forward", "backward", "optimizer", "communication", "waiting for peers", "idle device", "other")
 #: Names of calls of collectives, the longer ones first; Python waits in them beside the span that is recorded.
 _CALLS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier", "gather", "scatter")
-#: The smallest share of an iteration that is told.
-_LEAST = 0.02
 
 
 def break_down(view: View) -> Breakdown | None:
@@ -183,7 +179,7 @@ def break_down(view: View) -> Breakdown | None:
     return Breakdown(
         iteration_ms=round(float(iteration_W.mean()) / 1e3, 3),
         shares={part: round(float(share_W.mean()), 4) for part, share_W in shares_W.items()},
-        items=tuple(one for one in items[:FEW] if one.most_gain >= _LEAST),
+        items=tuple(one for one in items[:FEW] if one.most_gain >= 0.02),
     )
 
 

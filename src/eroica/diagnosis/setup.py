@@ -14,9 +14,10 @@ import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import HALF, MOST
-from eroica.diagnosis.operators import OF_LOSS, queued_share
+from eroica.diagnosis.operators import HELD, OF_LOSS, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import FEW, name_affected, name_workers
+from eroica.localize.roles import members_of
 
 Setup = Mapping[str, str]
 _COMPUTE = frozenset({"compute-slow", "cpu-contention", "unknown", "host-bound"})
@@ -27,10 +28,10 @@ _PYTHON = frozenset({"python-on-critical-path", "garbage-collection"})
 _BLOCKING = frozenset({"blocking-checkpoint", "blocking-logging"})
 _MEMORY = frozenset({"memory-operation-storm"})
 _MORE_WORK = frozenset({"load-imbalance"})
-#: Waiting for a core for this share of the time is no noise.
-_LEAST_QUEUE = 0.1
 #: This ratio of cores, or of loader processes and threads, is felt.
 _FELT, _FELT_IN_PROCESSES = 1.2, 1.5
+#: Every worker has others.
+_ITS_OWN = frozenset({"affinity", "siblings"})
 _OLD_INSTRUCTIONS = ("compatible", "sse2", "sse3", "ssse3", "sse4_1", "sse4_2")
 _ON = ("1", "on", "true", "yes", "y")
 
@@ -55,10 +56,9 @@ class Rule(NamedTuple):
     Attributes:
         fact: Its name in `WorkerPattern.setup`.
         causes: Causes that it can explain.
-        slower: "less", "more" or "differs", or the values that are slower than all others.
+        slower: "less" or "more", or the values that are slower than all others.
         text: Its name for people.
         explains: What must hold besides, from own set-up, the other's and the loss.
-        is_proof: The values tell which one is slower; else a difference is only told.
         warning: Sentence on values that are slow wherever they are, told beside a cause even if all workers have them.
     """
 
@@ -67,7 +67,6 @@ class Rule(NamedTuple):
     slower: str | tuple[str, ...]
     text: str = ""
     explains: Callable[[Setup, Setup, Loss], bool] = lambda _own, _other, _loss: True
-    is_proof: bool = True
     warning: str = ""
 
     @property
@@ -80,8 +79,6 @@ class Rule(NamedTuple):
         here, there = own.get(self.fact), other.get(self.fact)
         if not self.fact.startswith("env:") and None in (here, there):
             return False
-        if self.slower == "differs":
-            return here != there
         if self.slower == "more":
             return (number(here) or 0.0) > (number(there) or 0.0)
         if self.slower == "less":
@@ -115,7 +112,7 @@ def _lacks_loaders(own: Setup, other: Setup, _loss: Loss) -> bool:
 
 
 def _queues(_own: Setup, _other: Setup, loss: Loss) -> bool:
-    return not loss.on_device and loss.waiting >= max(_LEAST_QUEUE, OF_LOSS * (1 - 1 / loss.factor))
+    return not loss.on_device and loss.waiting >= max(HELD, OF_LOSS * (1 - 1 / loss.factor))
 
 
 def _crowds(own: Setup, other: Setup, loss: Loss) -> bool:
@@ -123,30 +120,13 @@ def _crowds(own: Setup, other: Setup, loss: Loss) -> bool:
     return threads > _FELT_IN_PROCESSES * cores and _queues(own, other, loss)
 
 
-def _told(causes: frozenset[str], names: str, text: str = "") -> list[Rule]:
-    """Return rows of settings of which nobody can say which value is slower."""
-    return [Rule(fact, causes, "differs", text, is_proof=False) for fact in names.split()]
-
-
 _OF_HOST = _COMPUTE | _LOADING | _PYTHON | _BLOCKING
-_VARIABLES_OF_CORES = (
-    "env:OMP_NUM_THREADS env:MKL_NUM_THREADS env:OPENBLAS_NUM_THREADS env:OMP_THREAD_LIMIT env:KMP_AFFINITY "
-    "env:GOMP_CPU_AFFINITY env:OMP_PROC_BIND env:OMP_PLACES env:LD_PRELOAD"
-)
-_VARIABLES_OF_NETWORK = (
-    "env:NCCL_SOCKET_IFNAME env:NCCL_SOCKET_NTHREADS env:NCCL_NSOCKS_PERTHREAD env:NCCL_IB_HCA env:NCCL_IB_GID_INDEX "
-    "env:NCCL_IB_TC env:NCCL_IB_QPS_PER_CONNECTION env:NCCL_NET env:NCCL_NET_PLUGIN env:NCCL_NET_GDR_LEVEL "
-    "env:NCCL_P2P_LEVEL env:NCCL_ALGO env:NCCL_PROTO env:NCCL_BUFFSIZE env:NCCL_NTHREADS env:NCCL_MIN_NCHANNELS "
-    "env:NCCL_MAX_NCHANNELS env:NCCL_CROSS_NIC env:NCCL_NVLS_ENABLE env:NCCL_TOPO_FILE env:NCCL_GRAPH_FILE "
-    "env:GLOO_SOCKET_IFNAME env:GLOO_DEVICE_TRANSPORT nccl"
-)
 RULES: tuple[Rule, ...] = (
     Rule("affinity_cores", _COMPUTE, "less", "number of cores that it may run on", _lacks_cores),
     Rule("cpu_quota", _COMPUTE, "less", "CPU quota in cores", _lacks_cores),
     Rule("torch_threads", _COMPUTE, "less", "torch.get_num_threads()", _lacks_cores),
     Rule("torch_threads", _COMPUTE, "more", "torch.get_num_threads()", _crowds),
     Rule("nice", _OF_HOST, "more", "priority (nice)", _queues),
-    Rule("governor", _COMPUTE, ("powersave", "conservative"), "CPU governor", is_proof=False),
     Rule(
         "deterministic", _COMPUTE | _MEMORY | _MORE_WORK, _ON, "torch.use_deterministic_algorithms",
         warning="Deterministic algorithms are on; some are far slower.",
@@ -195,32 +175,20 @@ RULES: tuple[Rule, ...] = (
         warning="PYTHONDEVMODE=1 checks memory and makes Python slower.",
     ),
     Rule("env:PYTHONTRACEMALLOC", _PYTHON | _LOADING, "more"),
-    Rule("cudnn_benchmark", _COMPUTE, ("off",), "cudnn.benchmark", is_proof=False),
-    Rule("loader_prefetch_factor", _LOADING | _READING, "less", "prefetch_factor of its DataLoader", is_proof=False),
-    Rule("loader_persistent_workers", _LOADING | _READING, ("off",), "persistent_workers", is_proof=False),
-    Rule("memory_limit_gib", _COMPUTE | _LOADING | _READING | _MEMORY, "less", "memory limit in GiB", is_proof=False),
-    *_told(_COMPUTE, _VARIABLES_OF_CORES),
-    *_told(_MEMORY, "env:PYTORCH_CUDA_ALLOC_CONF env:PYTORCH_ALLOC_CONF"),
-    *_told(_LOADING | _READING | _MEMORY, "loader_pin_memory", "pin_memory of its DataLoader"),
-    *_told(_NETWORK, _VARIABLES_OF_NETWORK),
-    *_told(_COMPUTE | _PYTHON | _NETWORK, "torch python cuda nvidia_driver kernel cpu"),
-    *_told(
-        _PYTHON | _LOADING | _COMPUTE, "env:PYTHONMALLOC env:MALLOC_CHECK_ env:MALLOC_PERTURB_ env:MALLOC_ARENA_MAX"
-    ),
 )  # fmt: skip
 
 
 class Difference(NamedTuple):
     """One setting of the accused against that of those they are compared with, in words."""
 
-    rule: Rule
+    name: str
     own: str
     other: str
     is_proof: bool
 
     def phrase(self, whom: str, whose: str) -> str:
         """Return the difference as a clause."""
-        return f"{self.rule.name} is {self.own} for {whom} and {self.other} {whose}"
+        return f"{self.name} is {self.own} for {whom} and {self.other} {whose}"
 
 
 def find_setting(view: View, block: Block, cause: str) -> Culprit | None:
@@ -236,7 +204,7 @@ def find_setting(view: View, block: Block, cause: str) -> Culprit | None:
     first = proof[0]
     return Culprit(
         kind="setting",
-        subject=f"{whom[0].upper()}{whom[1:]} {be} set up differently: {first.rule.name} is {first.own}, and "
+        subject=f"{whom[0].upper()}{whom[1:]} {be} set up differently: {first.name} is {first.own}, and "
         f"{first.other} {whose}",
         evidence=tuple(f"{one.phrase(whom, whose)}." for one in proof[:FEW]),
     )
@@ -254,16 +222,22 @@ def tell_settings(view: View, block: Block, cause: str) -> tuple[str, ...]:
 
 def setup_notes(view: View, causes: Collection[str]) -> Iterator[str]:
     """Yield notes on settings that differ between workers of a role, and on bad ones of a slow job without a cause."""
-    if view.is_trace or not all(pattern.setup for pattern in view.fleet.patterns):
+    setups = [pattern.setup for pattern in view.fleet.patterns]
+    if view.is_trace or not all(setups):
         return
     if {"compute-slow", "cpu-contention", "sibling-process"}.issuperset(causes):
-        names = [name for name in sorted({rule.fact for rule in RULES}) if _differs_in_role(view, name)]
-        if names and (causes or view.is_slow or len(names) <= FEW):
-            told = "; ".join(_by_value(view, name) for name in names[:FEW])
-            more = f"; and {len(names) - FEW} more" if len(names) > FEW else ""
-            yield f"Settings differ between workers: {told}{more}."
+        roles = [[setups[at] for at in members] for members in members_of(view.fleet.roles)]
+        differ = [fact for fact in _facts(setups) if any(len({one.get(fact) for one in some}) > 1 for some in roles)]
+        if differ and (causes or view.is_slow or len(differ) <= FEW):
+            more = f"; and {len(differ) - FEW} more" if len(differ) > FEW else ""
+            yield f"Settings differ between workers: {'; '.join(_by_value(view, one) for one in differ[:FEW])}{more}."
     if not causes and view.is_slow:
         yield from _warnings(view, range(view.workers), None)
+
+
+def _facts(setups: Iterable[Setup]) -> list[str]:
+    """List the settings that may be alike on all workers."""
+    return sorted({fact for one in setups for fact in one} - _ITS_OWN)
 
 
 def _compared(view: View, block: Block, cause: str) -> tuple[list[Difference], str]:
@@ -322,20 +296,25 @@ def _against_baseline(view: View, accused: Sequence[int], cause: str, loss: Loss
 
 
 def _differences(pairs: Sequence[tuple[Setup, Sequence[Setup]]], cause: str, loss: Loss) -> list[Difference]:
+    """Return what is worse by a rule, and then all else that differs, of which nobody knows which value is slower."""
+    every = [(own, one) for own, others in pairs for one in others]
     found = []
+
+    def add(fact: str, name: str, is_proof: bool) -> None:
+        own, usual = (
+            " or ".join(sorted({one.get(fact, "not set") for one in some})[:FEW]) for some in zip(*every, strict=True)
+        )
+        found.append(Difference(name, own, usual, is_proof))
+
     for rule in RULES:
-        if cause not in rule.causes or not all(rule.is_worse(own, one) for own, others in pairs for one in others):
-            continue
-        proof = rule.is_proof and all(rule.explains(own, one, loss) for own, others in pairs for one in others)
-        own = _values(own.get(rule.fact) for own, _ in pairs)
-        usual = _values(one.get(rule.fact) for _, others in pairs for one in others)
-        found.append(Difference(rule, own, usual, proof))
+        if cause in rule.causes and all(rule.is_worse(own, one) for own, one in every):
+            add(rule.fact, rule.name, all(rule.explains(own, one, loss) for own, one in every))
+    for fact in _facts([one for both in every for one in both]):
+        is_known = fact.startswith("env:") or all(fact in one for both in every for one in both)
+        is_ruled = any(rule.fact == fact for rule in RULES)
+        if is_known and not is_ruled and all(own.get(fact) != one.get(fact) for own, one in every):
+            add(fact, fact.removeprefix("env:"), False)
     return found
-
-
-def _values(values: Iterable[str | None]) -> str:
-    distinct = sorted({"not set" if value is None else value for value in values})
-    return " or ".join(distinct[:FEW])
 
 
 def _warnings(view: View, workers: Iterable[int], cause: str | None) -> Iterator[str]:
@@ -345,13 +324,6 @@ def _warnings(view: View, workers: Iterable[int], cause: str | None) -> Iterator
         is_about = rule.warning and (cause is None or cause in rule.causes)
         if is_about and all(one.get(rule.fact, "").lower() in rule.slower for one in setups):
             yield rule.warning
-
-
-def _differs_in_role(view: View, name: str) -> bool:
-    values: dict[int, set[str | None]] = {}
-    for role, pattern in zip(view.fleet.roles.tolist(), view.fleet.patterns, strict=True):
-        values.setdefault(role, set()).add(pattern.setup.get(name))
-    return any(len(one) > 1 for one in values.values())
 
 
 def _by_value(view: View, name: str) -> str:

@@ -54,7 +54,7 @@ def find_long_stage(view: View) -> Stage | None:
     stands_out = float(own.min()) >= (1 + _LONGER) * float(others.max())
     stands_out &= float(np.ptp(own)) <= HALF * excess
     stands_out &= float(view.wait_us[~own_W].mean() - view.wait_us[own_W].mean()) >= LEAST_AGREEMENT * excess
-    then_W = view.then(lambda past: np.asarray(past.busy_us.mean(axis=1)))
+    then_W = view.suspects.then(lambda past: np.asarray(past.busy_us.mean(axis=1)))
     if not np.isnan(then_W).all():
         then = float(np.nanmean(then_W[own_W]) / max(float(np.nanmean(then_W[~own_W])), 1e-9)) - 1
         stands_out &= then >= MOST * (float(own.mean() / max(float(others.mean()), 1e-9)) - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import msgspec
@@ -15,13 +15,12 @@ from eroica.diagnosis.operators import (
     Speed,
     larger_tensors,
     speed_against,
-    then,
 )
-from eroica.localize import Suspects
+from eroica.localize import Suspects, of_workers
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
 from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost
-from eroica.model.pattern import FunctionKey, Workload
+from eroica.model.pattern import Workload
 from eroica.model.verdict import Cost, IterationTimes
 from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE, Window
 from eroica.model.words import milliseconds
@@ -142,7 +141,7 @@ class View:
             def measure(fleet: Fleet, name: str = name) -> Floats:
                 return np.asarray([getattr(pattern.workload, name) for pattern in fleet.patterns], dtype=np.float64)
 
-            now, before = np.median(measure(self.fleet)), np.median(np.nan_to_num(self.then(measure)))
+            now, before = np.median(measure(self.fleet)), np.median(np.nan_to_num(self.suspects.then(measure)))
             if now > 0 and before > 0:
                 found.append(Growth(what=name, before=float(before), now=float(now)))
         return tuple(found)
@@ -165,21 +164,10 @@ class View:
         """Time by which each worker waits less than the median of its role's others; 0 without any. float64 [W]."""
         return np.asarray(np.nan_to_num(self.fleet.usual(self.wait_us) - self.wait_us))
 
-    def then(self, measure: Callable[[Fleet], Floats]) -> Floats:
-        """Return a measurement of each of these workers in the baseline window.
-
-        Args:
-            measure: From a window to a value for each of its workers.
-
-        Returns:
-            NaN without a baseline window, and for workers that were not in it. float64 [W].
-        """
-        return then(self.suspects, measure)
-
     @cached_property
     def wait_rise_us(self) -> Floats:
         """Time by which each worker waits longer than in the baseline window; NaN without one. float64 [W]."""
-        return self.wait_us - self.then(lambda past: np.asarray(past.wait_us.mean(axis=1)))
+        return self.wait_us - self.suspects.then(lambda past: np.asarray(past.wait_us.mean(axis=1)))
 
     @cached_property
     def deficit_since_us(self) -> Floats:
@@ -314,36 +302,24 @@ class View:
             if key.kind in kinds and key.phase in phases and key.thread in _CRITICAL_THREADS and busy[index]
         ]
 
-    @cached_property
-    def _places_before(self) -> dict[FunctionKey, int]:
-        """Rows of the functions in the baseline window."""
-        past = self.suspects.baseline
-        return {key: place for place, key in enumerate(past.keys)} if past is not None else {}
-
     def rows_before(self, functions: Sequence[int]) -> list[int]:
         """List rows of the baseline window for some functions of this one, as far as it has them."""
-        places = (self._places_before.get(self.fleet.keys[index], -1) for index in functions)
-        return [place for place in places if place >= 0]
+        places = self.suspects.baseline.places if self.suspects.baseline is not None else {}
+        return [places[key] for key in (self.fleet.keys[index] for index in functions) if key in places]
 
     def before(self, functions: list[int]) -> Floats:
         """Return the time of some functions in the baseline window, by iteration; NaN without one. float64 [W, J]."""
         past = self.suspects.baseline
         if past is None:
             return np.full((self.workers, 2), np.nan)
-        found = self._of_these(past, past.series(self.rows_before(functions)))
+        found_WJ = of_workers(self.fleet, past, past.series(self.rows_before(functions)).T).T
         for one in self.suspects.moved:
             mine = sorted(set(one.now).intersection(functions))
             if mine:
                 all_W, own_W = (self.fleet.critical_us[list(rows)].sum(axis=0) for rows in (one.now, mine))
                 share_W = np.divide(own_W, all_W, out=np.zeros(all_W.shape), where=all_W > 0)
-                found += share_W[:, None] * self._of_these(past, past.series(list(one.then)))
-        return found
-
-    def _of_these(self, past: Fleet, series_VJ: Floats) -> Floats:
-        """Arrange series of a past window's workers as this one's; NaN for workers not in it. float64 [W, J]."""
-        columns = {rank: column for column, rank in enumerate(past.ranks)}
-        missing = np.full(series_VJ.shape[1], np.nan)
-        return np.stack([series_VJ[columns[rank]] if rank in columns else missing for rank in self.fleet.ranks])
+                found_WJ = found_WJ + share_W[:, None] * of_workers(self.fleet, past, past.series(list(one.then)).T).T
+        return found_WJ
 
 
 class WindowContext(msgspec.Struct, frozen=True, kw_only=True):

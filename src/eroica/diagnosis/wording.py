@@ -15,7 +15,6 @@ from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import tell_settings
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import (
-    describe_place,
     format_ms,
     is_extra_duty,
     name_accused,
@@ -28,8 +27,6 @@ from eroica.model.words import milliseconds
 
 #: Use of a core below which a function waits rather than computes, and from which it computes.
 _WAITS_RATHER, _COMPUTES = 0.3, 0.7
-#: A thread that waits this long for a core, and uses so much of the rest, is computing.
-_OFTEN_QUEUED = 0.2
 _MEANINGS = {
     "compile": "That is a compiler: code is compiled again while the job trains.",
     "program": "That waits for another program that this function started.",
@@ -225,7 +222,7 @@ def _limit(view: View, block: Block) -> str:
     if block.cell not in ("input", "python") or math.isnan(core) or block.culprit is not None:
         return ""
     queued = 0.0 if block.is_elsewhere else 1 - block.facts.allowed
-    if core < _COMPUTES and queued >= _OFTEN_QUEUED and core >= MOST * (1 - queued):
+    if core < _COMPUTES and queued >= 0.2 and core >= MOST * (1 - queued):
         return f"It computes whenever it has a core, for which it waits {percent(queued)} of the time."
     if core < _WAITS_RATHER:
         return f"It waits rather than computes ({percent(core)} of a core)."
@@ -257,7 +254,6 @@ def describe_evidence(view: View, cause: Cause, waits: Sequence[str]) -> tuple[s
     if block.culprit is None or block.culprit.kind != "setting":
         sentences += tell_settings(view, block, cause.cause)
     if block.scope == "some":
-        sentences += describe_place(view, block.workers)
         sentences += _waiting(view, block)
     sentences += waits
     without = milliseconds((view.times.current_ms or 0.0) * (1 - cause.gain))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -36,34 +35,30 @@ def name_workers(ranks: Sequence[int], *, capital: bool = False) -> str:
     """Name workers, as in "worker 2", "workers 1 and 3", "300 workers (0, 1, 2, ...)"."""
     if len(ranks) > _MOST_NAMED:
         return f"{len(ranks)} workers ({', '.join(str(rank) for rank in ranks[:FEW])}, ...)"
-    listed = ", ".join(str(rank) for rank in ranks[:-1])
-    text = f"workers {listed} and {ranks[-1]}" if len(ranks) > 1 else f"worker {ranks[0]}"
+    text = f"worker{'s' if len(ranks) > 1 else ''} {join_names(ranks)}"
     return text[0].upper() + text[1:] if capital else text
+
+
+def join_names(names: Sequence[object]) -> str:
+    """Join names, as in "a", "a and b", "a, b and c"."""
+    some = [str(name) for name in names]
+    return f"{', '.join(some[:-1])} and {some[-1]}" if len(some) > 1 else "".join(some)
 
 
 def list_numbers(numbers: Sequence[int]) -> str:
     """List rising numbers with runs drawn together: "0 to 4", "2, 3 and 7 to 9"."""
-    parts = [
-        f"{one} to {last}" if last > one + 1 else " and ".join(map(str, {one: 0, last: 0}))
-        for one, last in runs(numbers)
-    ]
-    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
+    pairs = runs(numbers)
+    return join_names(
+        [f"{one} to {last}" if last > one + 1 else join_names([*{one: 0, last: 0}]) for one, last in pairs]
+    )
 
 
 def accused_hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
-    """List hosts whose workers are (nearly) all accused, if they hold (nearly) all the accused and not all workers."""
-    homes = view.homes
-    accused: dict[str, int] = defaultdict(int)
-    for worker in workers:
-        accused[view.fleet.patterns[worker].worker.host] += 1
-    whole = [
-        host
-        for host in homes
-        if host and len(homes[host]) > 1 and accused.get(host, 0) >= NEARLY_ALL * len(homes[host])
-    ]
-    if len(whole) >= len(homes) or sum(accused[host] for host in whole) < max(NEARLY_ALL * len(workers), 1):
-        return ()
-    return tuple(whole)
+    """List the hosts of the accused, if (nearly) all workers of each are accused, and not all workers of the job."""
+    homes, accused = view.homes, set(workers)
+    theirs = dict.fromkeys(view.fleet.patterns[worker].worker.host for worker in sorted(accused))
+    whole = [len(homes[host]) > 1 and len(accused & {*homes[host]}) >= NEARLY_ALL * len(homes[host]) for host in theirs]
+    return tuple(theirs) if all(theirs) and all(whole) and 0 < len(theirs) < len(homes) else ()
 
 
 def name_accused(view: View, workers: Sequence[int], *, capital: bool = False) -> tuple[str, bool]:
@@ -71,44 +66,15 @@ def name_accused(view: View, workers: Sequence[int], *, capital: bool = False) -
     hosts, ranks = accused_hosts(view, workers), [view.fleet.ranks[worker] for worker in workers]
     if not hosts:
         return name_workers(ranks, capital=capital), len(ranks) == 1
-    text = f"{_list_hosts(hosts)}{_members(view, hosts, ranks)}"
+    text = f"host{'s' if len(hosts) > 1 else ''} {join_names(hosts)} (workers {list_numbers(ranks)})"
+    if len(hosts) > FEW:
+        text = f"{len(hosts)} hosts ({', '.join(hosts[:2])}, ...; {len(ranks)} workers)"
     return text[0].upper() + text[1:] if capital else text, len(hosts) == 1
 
 
 def name_affected(view: View, workers: Sequence[int]) -> str:
     """Name some workers (indices), as in "all 4 workers", "host node-3 (workers 24 to 31)" or "worker 2"."""
     return f"all {view.workers} workers" if len(workers) == view.workers > 1 else name_accused(view, workers)[0]
-
-
-def _list_hosts(hosts: Sequence[str]) -> str:
-    if len(hosts) > FEW:
-        return f"{len(hosts)} hosts ({', '.join(hosts[:2])}, ...; "
-    return f"host{'s' if len(hosts) > 1 else ''} " + " and ".join(
-        part for part in (", ".join(hosts[:-1]), hosts[-1]) if part
-    )
-
-
-def _members(view: View, hosts: Sequence[str], ranks: Sequence[int]) -> str:
-    homes = view.homes
-    all_there = sum(len(homes[host]) for host in hosts)
-    here = {view.fleet.ranks[worker] for host in hosts for worker in homes[host]}
-    inside = sorted(here & set(ranks))
-    whose = "its" if len(hosts) == 1 else "their"
-    of_all = f"{len(inside)} of {whose} {all_there} workers: " if len(inside) < all_there else "workers "
-    if len(hosts) > FEW:
-        return f"{of_all.removesuffix(': ')})" if len(inside) < all_there else f"{len(inside)} workers)"
-    beside = len(ranks) - len(inside)
-    more = f" and {beside} more worker{'s' if beside > 1 else ''}" if beside else ""
-    return f" ({of_all}{list_numbers(inside)}){more}"
-
-
-def describe_place(view: View, workers: Sequence[int]) -> Iterator[str]:
-    """Describe whole hosts that the accused are on, of several."""
-    homes = view.homes
-    whole = accused_hosts(view, workers) if 0 < len(workers) < view.workers and len(homes) >= 2 else ()
-    if whole:
-        count = f"All of {len(homes)} hosts" if len(whole) == len(homes) else f"{len(whole)} of {len(homes)} hosts"
-        yield f"{count} hold{'s' if len(whole) == 1 else ''} all of them, and workers of other hosts are not like that."
 
 
 def host_step(view: View, workers: Sequence[int]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -59,6 +59,30 @@ class Suspects(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     arrivals: Arrivals
     notes: tuple[str, ...] = ()
 
+    def then(self, measure: Callable[[Fleet], Floats]) -> Floats:
+        """Return a measurement of each of these workers in the baseline window.
+
+        Args:
+            measure: From a window to a value for each of its workers.
+
+        Returns:
+            NaN without a baseline window, and for workers that were not in it. float64 [W].
+        """
+        past = self.baseline
+        return np.full(len(self.fleet.ranks), np.nan) if past is None else of_workers(self.fleet, past, measure(past))
+
+    def rows_then(self, rows: Sequence[int], measure: Callable[[Fleet, list[int]], Floats]) -> Floats:
+        """Return a measurement of some functions on each of these workers in the baseline window.
+
+        Args:
+            rows: The functions (indices into the fleet's keys). R of them.
+            measure: From a window and its rows to a value for each row and worker of that window.
+
+        Returns:
+            0 for functions that the baseline window lacks, NaN for workers that were not in it. float64 [R, W].
+        """
+        return _rows_then(self.fleet, self.baseline, rows, measure)
+
 
 def localize(
     patterns: Sequence[WorkerPattern],
@@ -106,6 +130,27 @@ def localize(
     )
 
 
+def of_workers(fleet: Fleet, past: Fleet, values: Floats) -> Floats:
+    """Arrange values of a past window's workers as this one's; NaN for workers not in it. float64 [..., W]."""
+    if fleet.ranks == past.ranks:
+        return values
+    columns = {rank: column for column, rank in enumerate(past.ranks)}
+    at_W = np.asarray([columns.get(rank, -1) for rank in fleet.ranks], dtype=np.intp)
+    return np.where(at_W >= 0, values[..., at_W], np.nan)
+
+
+def _rows_then(
+    fleet: Fleet, past: Fleet | None, rows: Sequence[int], measure: Callable[[Fleet, list[int]], Floats]
+) -> Floats:
+    if past is None:
+        return np.full((len(rows), len(fleet.ranks)), np.nan)
+    found_RV = np.zeros((len(rows), len(past.ranks)))
+    known = [at for at, row in enumerate(rows) if fleet.keys[row] in past.places]
+    if known:
+        found_RV[known] = measure(past, [past.places[fleet.keys[rows[at]]] for at in known])
+    return of_workers(fleet, past, found_RV)
+
+
 def _notes(folded: int, is_foreign: bool) -> Iterator[str]:
     if is_foreign:
         yield "the baseline window shares no worker with this one"
@@ -142,19 +187,10 @@ def align_baseline(fleet: Fleet, baseline: Fleet | None, moved: Sequence[Moved])
     """
     if baseline is None:
         return np.broadcast_to(np.nan, fleet.critical_us.shape)
-    before = np.full(fleet.critical_us.shape, np.nan)
-    columns = {rank: column for column, rank in enumerate(baseline.ranks)}
-    places = {key: place for place, key in enumerate(baseline.keys)}
-    rows = np.asarray([places.get(key, -1) for key in fleet.keys], dtype=np.intp)
-    workers = np.asarray([worker for worker, rank in enumerate(fleet.ranks) if rank in columns], dtype=np.intp)
-    order = np.asarray([columns[rank] for rank in fleet.ranks if rank in columns], dtype=np.intp)
-    for worker, column in zip(workers.tolist(), order.tolist(), strict=True):
-        before[:, worker] = np.where(rows >= 0, baseline.critical_us[rows, column], 0.0)
+    before = _rows_then(fleet, baseline, range(len(fleet.keys)), lambda past, at: past.critical_us[at])
     for one in moved:
-        cells = np.ix_(np.asarray(one.now, dtype=np.intp), workers)
-        now_RA = fleet.critical_us[cells]
-        then_A = baseline.critical_us[list(one.then)][:, order].sum(axis=0)
-        total_A = now_RA.sum(axis=0)
-        share_RA = np.divide(now_RA, total_A, out=np.zeros(now_RA.shape), where=total_A > 0)
-        before[cells] = share_RA * then_A
+        now_RW = fleet.critical_us[list(one.now)]
+        total_W = now_RW.sum(axis=0)
+        share_RW = np.divide(now_RW, total_W, out=np.zeros(now_RW.shape), where=total_W > 0)
+        before[list(one.now)] = share_RW * of_workers(fleet, baseline, baseline.critical_us[list(one.then)].sum(axis=0))
     return before

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.localize.arrivals import SYNCHRONIZING
-from eroica.localize.matching import Carriers, pair_by_order, pair_executions, stacked_ends, uneven_exit
+from eroica.localize.matching import Carriers, pair_by_order, pair_executions, stacked_ends
 from eroica.model.pattern import CollectiveRecord, WorkerPattern
 
 Floats = NDArray[np.float64]
@@ -33,13 +33,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         offset_ns: Start of its window after that of the lowest rank, nanoseconds.
         drift: By how much its clock runs slow against the lowest rank's, a fraction; 0 where it cannot be told.
         uncertainty_ns: Nine of ten ends lie within this of each other, summed over the groups between the two.
-        executions: Executions it was read from.
     """
 
     offset_ns: float
     drift: float
     uncertainty_ns: float
-    executions: int
 
 
 class TimeAxis(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +77,7 @@ def fit_axis(patterns: Sequence[WorkerPattern]) -> TimeAxis:
         return TimeAxis(places={}, uncertainty_ns=0.0, executions=0)
     meetings = sorted(_meetings(ordered), key=lambda one: -one.end_us.shape[1])
     first = ordered[0].worker.global_rank
-    places = {first: Place(offset_ns=0.0, drift=0.0, uncertainty_ns=0.0, executions=0)}
+    places = {first: Place(offset_ns=0.0, drift=0.0, uncertainty_ns=0.0)}
     used: set[int] = set()
     while _place_more(places, meetings, used):
         pass
@@ -117,12 +115,7 @@ def _place(meeting: _Meeting, rank: int, anchor: int, known: Place) -> Place:
     rest_K = difference_K - drift * own_K
     offset = float(np.median(rest_K))
     spread = float(np.quantile(np.abs(rest_K - offset), _COVERED))
-    return Place(
-        offset_ns=offset,
-        drift=drift,
-        uncertainty_ns=known.uncertainty_ns + spread,
-        executions=int(own_K.size),
-    )
+    return Place(offset_ns=offset, drift=drift, uncertainty_ns=known.uncertainty_ns + spread)
 
 
 def _slope(time_K: Floats, difference_K: Floats) -> float:
@@ -151,7 +144,7 @@ def _meetings(patterns: Sequence[WorkerPattern]) -> Iterator[_Meeting]:
             continue
         records = [owners[rank] for rank in ranks]
         pair = pair_executions if group in members else pair_by_order
-        places, reason = pair(records, uneven_exit(carriers, group))
+        places, reason = pair(records, carriers.uneven_exit(group))
         if not reason:
             end_us = stacked_ends(records, places)
             if end_us.shape[1]:

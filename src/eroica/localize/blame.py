@@ -41,7 +41,7 @@ def sites_of(column_K: NDArray[np.intp]) -> NDArray[np.intp]:
     return places_K - np.repeat(begins_K, np.diff(np.append(begins_K, column_K.size)))
 
 
-def exit_skew(duration_GMK: Floats, floor_G: Floats | float, site_K: NDArray[np.intp] | None = None) -> Floats:
+def exit_skew(duration_GMK: Floats, floor_G: Floats | float, site_K: NDArray[np.intp]) -> Floats:
     """Estimate how unevenly members leave, from gaps that no constant latecomer explains, microseconds.
 
     The gap between the shortest and the next duration mixes a late arrival with uneven leaving. Gaps of executions
@@ -51,7 +51,7 @@ def exit_skew(duration_GMK: Floats, floor_G: Floats | float, site_K: NDArray[np.
     Args:
         duration_GMK: Durations of the matched executions. float64 [G, M, K].
         floor_G: Least skew to be expected of each group's backend. float64 [G], or one for all.
-        site_K: Where each was called: two can be late, each at a place of its own. None = all at one.
+        site_K: Where each was called: two can be late, each at a place of its own. intp [K].
 
     Returns:
         float64 [G].
@@ -61,8 +61,7 @@ def exit_skew(duration_GMK: Floats, floor_G: Floats | float, site_K: NDArray[np.
     if not count:
         return least_G.copy()
     owner_GK = duration_GMK.argmin(axis=1)
-    sites_K = np.zeros(count, dtype=np.intp) if site_K is None else site_K
-    usual_GK = _usual_owner(owner_GK, sites_K, duration_GMK.shape[1])
+    usual_GK = _usual_owner(owner_GK, site_K, duration_GMK.shape[1])
     shortest_G2K = np.partition(duration_GMK, 1, axis=1)[:, :2]
     return np.maximum(_upper_quartile(shortest_G2K[:, 1] - shortest_G2K[:, 0], owner_GK != usual_GK), least_G)
 

@@ -77,16 +77,12 @@ class Family(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Groups that run the same kind of collective equally often at equal size, with members of the same roles.
 
     Attributes:
-        description: torch's description of them.
         size: Members of each.
-        kind: Kind of collective.
         name: What the trace calls it.
         groups: At least `FEWEST_GROUPS`, in order of name.
     """
 
-    description: str
     size: int
-    kind: str
     name: str
     groups: tuple[GroupTransfer, ...]
 
@@ -126,9 +122,7 @@ def read_families(fleet: Fleet, arrivals: Arrivals) -> tuple[Family, ...]:
 def _family(fleet: Fleet, key: tuple[object, ...], groups: list[GroupTransfer]) -> Family:
     names = [fleet.keys[row].name for one in groups for row in one.rows]
     return Family(
-        description=str(key[0]),
         size=len(groups[0].members),
-        kind=str(key[2]),
         name=max(sorted(set(names)), key=names.count) if names else str(key[2]),
         groups=tuple(groups),
     )

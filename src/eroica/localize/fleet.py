@@ -21,7 +21,7 @@ from eroica.localize.excess import Excess, excess_over_peers, find_measure, medi
 from eroica.localize.matching import Carriers
 from eroica.localize.replay import Replay
 from eroica.localize.roles import assign_roles
-from eroica.model.pattern import CollectiveRecord, WorkerPattern
+from eroica.model.pattern import CollectiveRecord, FunctionKey, WorkerPattern
 from eroica.model.rows import RowTable
 from eroica.model.series import decode_alike, decode_series, decode_together
 from eroica.model.words import worker_list
@@ -61,6 +61,11 @@ class Fleet(Entries, frozen=True, kw_only=True, eq=False, dict=True):
     def ranks(self) -> tuple[int, ...]:
         """Global rank of each worker."""
         return tuple(pattern.worker.global_rank for pattern in self.patterns)
+
+    @cached_property
+    def places(self) -> dict[FunctionKey, int]:
+        """Row of each function."""
+        return {key: place for place, key in enumerate(self.keys)}
 
     @property
     def busy_us(self) -> Floats:

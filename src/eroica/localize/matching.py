@@ -5,7 +5,7 @@ traces hold the end of each execution, which tells the right order, and whether 
 collective before the first of them leaves it. So ends of one execution differ, clocks aside, by no more than its
 shortest duration. Clocks differ by a constant and drift; the rest, with the median taken away, must be within that.
 
-Array suffixes: M members of a group, K matched executions.
+Array suffixes: M members of a group, K matched executions, R members who wait.
 """
 
 from __future__ import annotations
@@ -297,43 +297,155 @@ def _are_same(places: Sequence[NDArray[np.intp]]) -> bool:
 
 
 #: Least exit skew: members of one host under NCCL leave within microseconds, gloo's threads within scheduling slices.
-_SKEW_FLOOR_US = {"nccl": 20.0}
 SKEW_FLOOR_OTHER_US = 500.0
-#: The same where ends were written down: how unevenly members leave is then measured.
-_RECORDED_SKEW_FLOOR_US = 5.0
 
 
 class Carriers:
-    """Library of each process group, read once from all workers.
-
-    Attributes:
-        backends: Library by name of the group, as the first worker that knows the group names it.
-        on_accelerator: Any worker saw device kernels.
-    """
+    """Library of each process group, read once from all workers; the first one that knows the group names it."""
 
     def __init__(self, patterns: Sequence[WorkerPattern]) -> None:
-        self.backends: dict[str, str] = {}
+        self._backends: dict[str, str] = {}
         for pattern in patterns:
             for group in pattern.process_groups:
-                self.backends.setdefault(group.name, group.backend)
-        self.on_accelerator = any(pattern.has_accelerator for pattern in patterns)
+                self._backends.setdefault(group.name, group.backend)
+        self._on_accelerator = any(pattern.has_accelerator for pattern in patterns)
 
-    def runs_on_device(self, group: str) -> bool:
+    def _runs_on_device(self, group: str) -> bool:
         """Recorded traces often do not name the library, but where there is an accelerator it runs on that."""
-        backend = self.backends.get(group, "")
-        return "nccl" in backend or "rccl" in backend if backend else self.on_accelerator
+        backend = self._backends.get(group, "")
+        return "nccl" in backend or "rccl" in backend if backend else self._on_accelerator
+
+    def skew_floor(self, group: str, is_recorded: bool = False) -> float:
+        """Least exit skew of a group's library, microseconds: less on a device where ends were recorded."""
+        if is_recorded and self._runs_on_device(group):
+            return 5.0
+        return 20.0 if self._backends.get(group) == "nccl" else SKEW_FLOOR_OTHER_US
+
+    def uneven_exit(self, group: str) -> float:
+        """Return how unevenly members may leave an execution and still have been in the same one, microseconds."""
+        return EXIT_US if self._runs_on_device(group) else HOST_EXIT_US
 
 
-def skew_floor(carriers: Carriers, group: str) -> float:
-    """Least exit skew of a group's library, microseconds."""
-    return _SKEW_FLOOR_US.get(carriers.backends.get(group, ""), SKEW_FLOOR_OTHER_US)
+# --- the executions of one group in order of time, and what its late members cost the others ---
 
 
-def recorded_skew_floor(carriers: Carriers, group: str) -> float:
-    """Least exit skew where ends were recorded: less if the library runs on the accelerator."""
-    return _RECORDED_SKEW_FLOOR_US if carriers.runs_on_device(group) else skew_floor(carriers, group)
+class Chain(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """All matched executions of one group, in order of time.
+
+    Attributes:
+        group: Name of the process group.
+        members: Indices of the workers.
+        kinds: Kind of each execution.
+        duration_us: float64 [M, K].
+        wait_us: Critical waiting. float64 [M, K].
+        share: Shares of blame. float64 [M, K].
+        nearly_last: Who came last or shortly before. bool [M, K].
+        arrival_us: Start of each execution on each member's own clock, from the start of its window. float64 [M, K].
+        iteration: Iteration of each execution on the first member, -1 = none. intp [K].
+        since_us: Time from leaving the execution before, or from the start of the window. float64 [M, K].
+    """
+
+    group: str
+    members: tuple[int, ...]
+    kinds: tuple[str, ...]
+    duration_us: Floats
+    wait_us: Floats
+    share: Floats
+    nearly_last: NDArray[np.bool_]
+    arrival_us: Floats
+    iteration: NDArray[np.intp]
+    since_us: Floats
 
 
-def uneven_exit(carriers: Carriers, group: str) -> float:
-    """Return how unevenly members may leave an execution and still have been in the same one, microseconds."""
-    return EXIT_US if carriers.runs_on_device(group) else HOST_EXIT_US
+def chain_executions(matched: Sequence[Matched]) -> list[Chain]:
+    """Chain the executions of all kinds of each group in the order of their ends; groups without ends are left out."""
+    by_group: dict[tuple[str, tuple[int, ...]], list[Matched]] = {}
+    for one in matched:
+        if one.end_us.shape[1]:
+            by_group.setdefault((one.group, one.members), []).append(one)
+    ordered = sorted(by_group.items(), key=lambda item: item[0])
+    return [_chained(group, members, parts) for (group, members), parts in ordered]
+
+
+def _chained(group: str, members: tuple[int, ...], parts: Sequence[Matched]) -> Chain:
+    end_MK = np.concatenate([part.end_us for part in parts], axis=1)
+    order = np.argsort(end_MK[0], kind="stable")
+    duration_MK, wait_MK, share_MK, near_MK = (
+        np.concatenate([getattr(part, name) for part in parts], axis=1)[:, order]
+        for name in ("duration_us", "wait_us", "share", "nearly_last")
+    )
+    end_MK = end_MK[:, order]
+    arrival_MK = end_MK - duration_MK
+    before_MK = np.concatenate([np.zeros((len(members), 1)), end_MK[:, :-1]], axis=1)
+    kinds = [part.kind for part in parts for _ in range(part.duration_us.shape[1])]
+    return Chain(
+        group=group,
+        members=members,
+        kinds=tuple(kinds[at] for at in order),
+        duration_us=duration_MK,
+        wait_us=wait_MK,
+        share=share_MK,
+        nearly_last=near_MK,
+        arrival_us=arrival_MK,
+        iteration=np.concatenate([part.columns[0] for part in parts])[order],
+        since_us=np.maximum(arrival_MK - before_MK, 0.0),
+    )
+
+
+def without(chain: Chain, rows: Sequence[int]) -> Chain:
+    """The chain as the other members see it."""
+    if not rows:
+        return chain
+    left = [row for row in range(len(chain.members)) if row not in rows]
+    arrays = ("duration_us", "wait_us", "share", "nearly_last", "arrival_us", "since_us")
+    changes = {name: getattr(chain, name)[left] for name in arrays}
+    return msgspec.structs.replace(chain, members=tuple(chain.members[row] for row in left), **changes)
+
+
+def blame_of(chain: Chain) -> Floats:
+    """Waiting laid at each member. float64 [M]."""
+    return np.asarray((chain.share * chain.wait_us.sum(axis=0)).sum(axis=1))
+
+
+def held_up(chain: Chain, rows: Sequence[int], at: NDArray[np.intp]) -> float:
+    """Bound the time by which the others could have gone on earlier, summed over iterations, microseconds.
+
+    Over several iterations a waiting member goes on later for it, each time, else its device would fall behind for
+    good. In a single iteration a delay may be carried on from one execution to the next, and then counts once.
+
+    Had the late members come with the last of the others, execution k would end earlier by S(k). S(k) is the least
+    over the others of (its waiting + S(k - 1), the latter if it went on from leaving the execution before). A member
+    that works on while its device waits comes no earlier for it: its pace from arrival to arrival is that of the late
+    members, which do not wait. Each iteration counts with its largest S.
+    """
+    others = [row for row in range(len(chain.members)) if row not in rows]
+    most: dict[int, float] = {}
+    several = len(np.unique(chain.iteration[chain.iteration >= 0])) > 1
+    earlier, last = 0.0, -2
+    for place in at.tolist():
+        gap_R = np.minimum(
+            chain.duration_us[others, place] - chain.duration_us[rows, place].min(), chain.wait_us[others, place]
+        )
+        follows = place == last + 1 and chain.iteration[place] == chain.iteration[last]
+        went_on_R = np.ones(len(others)) if several else _went_on(chain, rows, others, place)
+        earlier = float((gap_R + earlier * went_on_R).min()) if follows else gap_R.min()
+        earlier, last = max(float(earlier), 0.0), place
+        iteration = int(chain.iteration[place])
+        most[iteration] = max(most.get(iteration, 0.0), earlier)
+    return sum(most.values())
+
+
+def _went_on(chain: Chain, rows: Sequence[int], others: Sequence[int], place: int) -> Floats:
+    """Flag with 1 the others that had to leave the execution before in order to come to this one. float64 [R]."""
+    pace_M = chain.arrival_us[:, place] - chain.arrival_us[:, place - 1]
+    return np.asarray(pace_M[others] > 1.15 * pace_M[list(rows)].mean(), dtype=np.float64)
+
+
+def began_late(chain: Chain, rows: list[int], at: NDArray[np.intp]) -> bool:
+    """Return whether members were late at the window's first collective, and lost less than half of that since then."""
+    if at[0] != 0:
+        return False
+    others = [row for row in range(len(chain.members)) if row not in rows]
+    lost = float(chain.since_us[rows, 0].mean()) - float(np.median(chain.since_us[others, 0]))
+    waited = float(np.median(chain.duration_us[others, 0]) - chain.duration_us[rows, 0].mean())
+    return lost < waited / 2

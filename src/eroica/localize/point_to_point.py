@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from eroica.localize.blame import exit_skew, keep_repeated, sites_of
 from eroica.localize.fleet import Fleet
 from eroica.localize.ledger import Ledger, Timed
-from eroica.localize.matching import SKEW_FLOOR_OTHER_US, pair_executions, skew_floor, stacked, waits_in
+from eroica.localize.matching import SKEW_FLOOR_OTHER_US, pair_executions, stacked, waits_in
 from eroica.localize.synchronizing import Paired, common_column, exit_of, place_in_time
 from eroica.model.pattern import CollectiveRecord
 from eroica.model.series import decode_series
@@ -74,12 +74,11 @@ def book_receives(ledger: Ledger, fleet: Fleet, records: Records) -> None:
 def _pairs(ledger: Ledger, fleet: Fleet, records: Records) -> Iterator[_Pair]:
     workers = {rank: worker for worker, rank in enumerate(fleet.ranks)}
     for (group, kind), receivers in sorted(records.items()):
-        senders = records.get((group, "send"), {}) if kind == "recv" else {}
-        sides: dict[int, tuple[_Side | None, _Side | None]] = (
-            {worker: _both(worker, receivers.get(worker), senders.get(worker)) for worker in {*receivers, *senders}}
-            if kind == "recv"
-            else {}
-        )
+        if kind != "recv":
+            continue
+        senders = records.get((group, "send"), {})
+        both = {*receivers, *senders}
+        sides = {worker: _both(worker, receivers.get(worker), senders.get(worker)) for worker in both}
         for receiver, (waiting, _) in sorted(sides.items()):
             for rank in np.unique(waiting.peers).tolist() if waiting is not None else ():
                 sender = workers.get(rank, -1)
@@ -230,7 +229,7 @@ def book_rooted(
     duration_MK, critical_MK = (stacked(records, places, one) for one in ("duration_us", "critical_us"))
     columns_MK = pair.columns(ledger)
     site_K = sites_of(columns_MK[0])
-    floor_us = max(skew_floor(fleet.carriers, name[0]), SKEW_FLOOR_OTHER_US)  # a hop of the data is no waiting
+    floor_us = max(fleet.carriers.skew_floor(name[0]), SKEW_FLOOR_OTHER_US)  # a hop of the data is no waiting
     shortest_2K = np.partition(duration_MK, 1, axis=0)[:2]
     clear_K = shortest_2K[1] - shortest_2K[0] > exit_skew(duration_MK[None], floor_us, site_K)[0]
     share_MK = (np.arange(len(members))[:, None] == duration_MK.argmin(axis=0)) & clear_K

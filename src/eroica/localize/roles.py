@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.errors import InputError
-from eroica.model.pattern import CollectiveRecord, FunctionKey, WorkerPattern
+from eroica.model.pattern import CollectiveRecord, WorkerPattern
 from eroica.model.series import decode_series
 from eroica.model.worker import ProcessGroup, axis_of
 from eroica.settings import check_ranks, parse_roles
@@ -194,14 +194,8 @@ def _components(patterns: Sequence[WorkerPattern], used: set[str] | None) -> lis
 
 def _distinct(patterns: Sequence[WorkerPattern]) -> Iterator[ProcessGroup]:
     """Each group once. Groups that were split off together may share a name."""
-    known: set[tuple[str, int, int, int]] = set()
-    for pattern in patterns:
-        for group in pattern.process_groups:
-            first, last = (group.ranks[0], group.ranks[-1]) if group.ranks else (-1, -1)
-            key = (group.name, len(group.ranks), first, last)
-            if key not in known:
-                known.add(key)
-                yield group
+    groups = (group for pattern in patterns for group in pattern.process_groups if group.ranks)
+    yield from {(group.name, *_members(group)): group for group in groups}.values()
 
 
 def _link(linked: dict[int, int], members: Iterable[int]) -> None:
@@ -287,14 +281,12 @@ def _renamed(pattern: WorkerPattern, shared: Collection[str]) -> WorkerPattern:
             for record in pattern.collectives
         ),
         functions=tuple(
-            msgspec.structs.replace(row, key=_key(row.key, names)) if row.key.group in names else row
+            msgspec.structs.replace(row, key=msgspec.structs.replace(row.key, group=names[row.key.group]))
+            if row.key.group in names
+            else row
             for row in pattern.functions
         ),
     )
-
-
-def _key(key: FunctionKey, names: Mapping[str, str]) -> FunctionKey:
-    return msgspec.structs.replace(key, group=names[key.group])
 
 
 # --- find places in pipelines whose process groups do not tell them: from the order of sends and receives ---

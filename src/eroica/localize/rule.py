@@ -46,7 +46,6 @@ class SuspectRow(msgspec.Struct, frozen=True, kw_only=True):
         why: Which half of the rule flags it: distance from expectation, or from the peers.
         beta: Mean β on those workers, 0-1.
         distance: Largest distance from expectation (`expectation`) or share of peers that differ (`peers`), 0-1.
-        excess_us: Mean critical time per iteration above the reference on those workers; NaN without one.
     """
 
     key: FunctionKey
@@ -54,7 +53,6 @@ class SuspectRow(msgspec.Struct, frozen=True, kw_only=True):
     why: Why
     beta: float
     distance: float
-    excess_us: float
 
 
 def flag_functions(suspects: Suspects, functions: Iterable[int], settings: Settings) -> Iterator[SuspectRow]:
@@ -83,17 +81,16 @@ def flag_functions(suspects: Suspects, functions: Iterable[int], settings: Setti
         critical_W = fleet.critical_us[at].sum(axis=0)
         peers_W = suspects.peers_us[at[0]] if len(at) == 1 else fleet.usual(critical_W)
         before_W = suspects.before_us[at].sum(axis=0)
-        excess_W, change_W = critical_W - peers_W, critical_W - before_W
         reference_W = np.where(np.isnan(before_W), peers_W, before_W) / max(fleet.mean_iteration_us, 1e-9)
         far_W = distance_from_expectation(key, pattern_W3[:, 0], reference_W, fleet.has_accelerator, settings)
         beyond_W = above_W & (far_W > 0)
         share_W, unique_W = peer_distances(pattern_W3, fleet.roles)
-        unlike_W = _costing(fleet, at, pattern_W3, excess_W, unique_W & above_W & ~beyond_W)
-        whys: tuple[tuple[Why, NDArray[np.bool_], Floats, Floats], ...] = (
-            ("expectation", beyond_W, far_W, np.where(np.isnan(change_W), excess_W, change_W)),
-            ("peers", unlike_W, share_W, excess_W),
+        unlike_W = _costing(fleet, at, pattern_W3, critical_W - peers_W, unique_W & above_W & ~beyond_W)
+        whys: tuple[tuple[Why, NDArray[np.bool_], Floats], ...] = (
+            ("expectation", beyond_W, far_W),
+            ("peers", unlike_W, share_W),
         )
-        for why, flags_W, distance_W, over_W in whys:
+        for why, flags_W, distance_W in whys:
             if flags_W.any():
                 yield SuspectRow(
                     key=key,
@@ -101,7 +98,6 @@ def flag_functions(suspects: Suspects, functions: Iterable[int], settings: Setti
                     why=why,
                     beta=float(pattern_W3[flags_W, 0].mean()),
                     distance=float(distance_W[flags_W].max()),
-                    excess_us=float(over_W[flags_W].mean()),
                 )
 
 

@@ -29,11 +29,8 @@ from eroica.localize.matching import (
     is_contradiction,
     pair_by_order,
     pair_executions,
-    recorded_skew_floor,
-    skew_floor,
     stacked,
     stacked_ends,
-    uneven_exit,
     waits_in,
 )
 from eroica.model.pattern import CollectiveRecord
@@ -143,7 +140,7 @@ def exit_of(fleet: Fleet, group: str) -> float | None:
 
     Online, sequence numbers pair, and the library's threads write ends down when they get a core.
     """
-    return uneven_exit(fleet.carriers, group) if fleet.is_recorded else None
+    return fleet.carriers.uneven_exit(group) if fleet.is_recorded else None
 
 
 def pair_unnamed(
@@ -152,7 +149,7 @@ def pair_unnamed(
     """Pair executions of a group that no trace describes; None unless all workers show it and it pairs."""
     members = sorted(owners)
     records = [owners[worker] for worker in members]
-    places, reason = pair_by_order(records, uneven_exit(fleet.carriers, name[0]))
+    places, reason = pair_by_order(records, fleet.carriers.uneven_exit(name[0]))
     ledger.refuse(reason)
     world = max(len(fleet.ranks), *(pattern.worker.world_size for pattern in fleet.patterns))
     if not reason and len(members) < world:
@@ -205,9 +202,9 @@ def _book(ledger: Ledger, fleet: Fleet, parts: Sequence[Paired]) -> list[tuple[M
         end_MK = stacked_ends(parts[0].records, parts[0].places)
     is_single = end_MK.shape[1] > 0 and fleet.columns.shape[1] == 1
     site_K = sites_of(columns_MK[0])
-    skew_G = exit_skew(duration_GMK, np.asarray([skew_floor(fleet.carriers, name[0]) for name in names]), site_K)
+    skew_G = exit_skew(duration_GMK, np.asarray([fleet.carriers.skew_floor(name[0]) for name in names]), site_K)
     if end_MK.shape[1] >= FEWEST_VERIFIED:
-        skew_G = np.asarray([measured_skew(end_MK, recorded_skew_floor(fleet.carriers, names[0][0]))])
+        skew_G = np.asarray([measured_skew(end_MK, fleet.carriers.skew_floor(names[0][0], is_recorded=True))])
     wait_GMK = waits_in(duration_GMK, critical_GMK)
     share_GMK = np.zeros_like(wait_GMK) if parts[0].is_partial else shares_of_blame(duration_GMK, skew_G)
     if not is_single:

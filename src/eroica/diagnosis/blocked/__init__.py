@@ -31,10 +31,9 @@ from eroica.diagnosis.blocked.collectives import (
 from eroica.diagnosis.blocked.conclusion import build_findings, choose_word, complete_notes, find_queues, summarize
 from eroica.diagnosis.blocked.culprits import find_blocked_code, find_dead, find_lock_holders, find_stopped
 from eroica.diagnosis.blocked.meetings import find_meetings
-from eroica.diagnosis.blocked.origin import Origin, remaining
 from eroica.diagnosis.blocked.recorded import find_absent, find_facing, find_stalled, find_without_dump
 from eroica.diagnosis.blocked.scene import Scene, build_scene, has_moved
-from eroica.diagnosis.blocked.waiting import Waiting, find_waiting, standing_waits
+from eroica.diagnosis.blocked.waiting import Origin, Waiting, find_waiting, remaining, standing_waits
 from eroica.model.look import Blockage
 from eroica.model.verdict import NAMED, Coverage, Finding, Hypothesis, IterationTimes, Verdict, VerdictWindow
 from eroica.settings import Settings

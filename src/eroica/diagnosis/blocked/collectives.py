@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from eroica.diagnosis.blocked.meetings import Meeting
-from eroica.diagnosis.blocked.origin import MOST_SENTENCES, Origin, describe, function_of
 from eroica.diagnosis.blocked.scene import Scene
-from eroica.diagnosis.blocked.waiting import Node, Waiting
+from eroica.diagnosis.blocked.waiting import MOST_SENTENCES, Node, Origin, Waiting, describe, function_of
 from eroica.diagnosis.words import name_workers
 from eroica.model.verdict import FindingFunction
 from eroica.model.words import clean
@@ -54,9 +53,14 @@ def find_leavers(scene: Scene, ranks: Sequence[int], waiting: Waiting) -> list[O
     left = [rank for rank in ranks if rank in scene.left]
     leaving = [rank for rank in ranks if rank in scene.members]
     origins = []
-    for group, rest in ((left, "ended its program in order"), (leaving, "is at the end of its program")):
-        if group:
-            origins.append(_leaver(scene, group, rest, waiting))
+    if left:
+        its = "its program" if len(left) == 1 else "their programs"
+        end = FindingFunction(name="end of the program", kind="other")
+        origins.append(_leaver(scene, left, ("ended", "ended"), f"{its} in order", end, waiting))
+    if leaving:
+        its = "its program" if len(leaving) == 1 else "their programs"
+        function = _function(scene, leaving[0])
+        origins.append(_leaver(scene, leaving, ("is", "are"), f"at the end of {its}", function, waiting))
     return origins
 
 
@@ -81,9 +85,8 @@ def find_stacks_apart(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
     places: dict[str, list[int]] = {}
     for rank in ranks:
         places.setdefault(clean(scene.members[rank].site.inside, 60) or "a collective", []).append(rank)
-    if len(places) < 2:
-        return []
-    return [_origin(scene, places, 0.5, tuple(ranks), ["No Flight Recorder could be read; this is by stacks."])]
+    why = "No Flight Recorder could be read; this is by stacks."
+    return [_origin(scene, places, 0.5, tuple(ranks), [why])] if len(places) > 1 else []
 
 
 def _origin(
@@ -147,21 +150,18 @@ def _missing(waiting: Waiting, circle: frozenset[Node]) -> list[str]:
     ]
 
 
-def _leaver(scene: Scene, ranks: Sequence[int], does: str, waiting: Waiting) -> Origin:
+def _leaver(
+    scene: Scene, ranks: Sequence[int], verbs: tuple[str, str], rest: str, function: FindingFunction, waiting: Waiting
+) -> Origin:
     first = ranks[0]
     waiters = sorted(node for node in waiting.reaching(ranks) if node >= 0 and node not in ranks)
     evidence = [describe(first, scene.members[first])] if first in scene.members else []
     evidence += [f"{len(waiters)} workers wait in collectives that it never entered."] if waiters else []
-    plural = does.replace("is at", "are at").replace("its program", "their programs")
-    verb, _, rest = (does if len(ranks) == 1 else plural).partition(" ")
-    function = _function(scene, first)
-    if first in scene.left:
-        function = FindingFunction(name="end of the program", kind="other")
     return Origin(
         cause=_CAUSE,
         ranks=tuple(ranks),
         function=function,
-        verbs=(verb, verb),
+        verbs=verbs,
         rest=f"{rest} while others are still in collectives",
         evidence=tuple(evidence),
         confidence=0.85,
@@ -191,7 +191,9 @@ def find_stuck_transport(scene: Scene, waiting: Waiting, unexplained: frozenset[
             cause="slow-link",
             ranks=ranks,
             function=FindingFunction(name=first.name, kind="collective", stack=site.stack),
-            who=_who(meetings),
+            who=f"the collective {first.label}"
+            if len(meetings) == 1
+            else f"each of {len(meetings)} collectives, such as {first.label},",
             verbs=("does not end", ""),
             rest=f"although all members have entered; {where} is the suspect",
             evidence=_evidence(scene, meetings),
@@ -203,12 +205,6 @@ def find_stuck_transport(scene: Scene, waiting: Waiting, unexplained: frozenset[
             is_all=not host and len(ranks) == scene.expected,
         )
     ]
-
-
-def _who(meetings: Sequence[Meeting]) -> str:
-    if len(meetings) == 1:
-        return f"the collective {meetings[0].label}"
-    return f"each of {len(meetings)} collectives, such as {meetings[0].label},"
 
 
 def _host_that_stands_out(scene: Scene, meetings: Sequence[Meeting]) -> str:
@@ -264,19 +260,16 @@ def find_unseen(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
     missing = tuple(rank for rank in ranks if rank not in scene.members)
     blind = tuple(rank for rank in ranks if rank in scene.members)
     it, its_stack = "it" if len(missing) == 1 else "them", "its stack" if len(blind) == 1 else "their stacks"
+    log_in = (
+        "Log in to the host of these workers: is it reachable, do their processes live, does Eroica's agent run there?"
+    )
+    allow = (
+        "Allow ptrace for Eroica's agent (CAP_SYS_PTRACE, kernel.yama.ptrace_scope), or run py-spy dump on this "
+        "process yourself."
+    )
     found = (
-        (
-            missing,
-            f"not seen by any agent, and others wait for {it}",
-            "Log in to the host of these workers: is it reachable, do their processes live, does Eroica's agent run "
-            "there?",
-        ),
-        (
-            blind,
-            f"waited for by others, but {its_stack} could not be read",
-            "Allow ptrace for Eroica's agent (CAP_SYS_PTRACE, kernel.yama.ptrace_scope), or run "
-            "py-spy dump on this process yourself.",
-        ),
+        (missing, f"not seen by any agent, and others wait for {it}", log_in),
+        (blind, f"waited for by others, but {its_stack} could not be read", allow),
     )
     return [
         Origin(
@@ -298,26 +291,23 @@ def find_unreadable_waits(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
     """Name all workers where everybody sits in communication, and nothing tells which one is missing."""
     if not ranks:
         return []
-    sites = [scene.members[rank].site for rank in ranks]
-    pairs = any(word in site.inside for site in sites for word in ("send", "recv"))
-    why = (
-        "sends and receives leave no trace of their peer, so which pipeline stage is late cannot be told"
-        if pairs
-        else "no Flight Recorder could be read, so who is missing cannot be told"
-    )
-    origin = Origin(
-        cause="unknown",
-        ranks=tuple(ranks),
-        function=function_of(sites[0]),
-        verbs=("waits", "wait"),
-        rest=f"in communication at {sites[0].label}; {why}",
-        evidence=tuple(
-            f"Worker {rank}: {scene.members[rank].site.inside or 'a collective'} called from "
-            f"{scene.members[rank].site.label}."
-            for rank in ranks[:6]
-        ),
-        confidence=0.3,
-        is_all=len(ranks) == scene.expected > 1,
-        next_step=_PAIRS_STEP if pairs else _NO_RECORDER_STEP,
-    )
-    return [origin]
+    sites = {rank: scene.members[rank].site for rank in ranks}
+    first = sites[ranks[0]]
+    why, step = "no Flight Recorder could be read, so who is missing cannot be told", _NO_RECORDER_STEP
+    if any(word in site.inside for site in sites.values() for word in ("send", "recv")):
+        why = "sends and receives leave no trace of their peer, so which pipeline stage is late cannot be told"
+        step = _PAIRS_STEP
+    told = [f"Worker {rank}: {site.inside or 'a collective'} called from {site.label}." for rank, site in sites.items()]
+    return [
+        Origin(
+            cause="unknown",
+            ranks=tuple(ranks),
+            function=function_of(first),
+            verbs=("waits", "wait"),
+            rest=f"in communication at {first.label}; {why}",
+            evidence=tuple(told[:MOST_SENTENCES]),
+            confidence=0.3,
+            is_all=len(ranks) == scene.expected > 1,
+            next_step=step,
+        )
+    ]

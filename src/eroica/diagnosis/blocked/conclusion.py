@@ -8,16 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from eroica.diagnosis.blocked.meetings import is_first, operation_of
-from eroica.diagnosis.blocked.origin import MOST_TOLD, Origin
 from eroica.diagnosis.blocked.scene import Scene
-from eroica.diagnosis.blocked.waiting import Waiting
+from eroica.diagnosis.blocked.waiting import MOST_TOLD, Origin, Waiting
 from eroica.diagnosis.words import name_workers
 from eroica.model.causes import CATALOG
 from eroica.model.look import Blockage
 from eroica.model.verdict import Finding, FindingFunction, VerdictWord
 from eroica.model.words import clean
-
-_LEAST_CONFIDENCE = 0.35
 
 
 def choose_word(scene: Scene, findings: Sequence[Finding]) -> VerdictWord:
@@ -26,13 +23,11 @@ def choose_word(scene: Scene, findings: Sequence[Finding]) -> VerdictWord:
     Dumps tell who holds the others up, hardly ever why: there it is enough to know who.
     """
     causes = [finding for finding in findings if finding.role == "cause"]
-    known = any(
-        (cause.cause != "unknown" or scene.from_dumps) and cause.confidence >= _LEAST_CONFIDENCE for cause in causes
-    )
+    known = any((cause.cause != "unknown" or scene.from_dumps) and cause.confidence >= 0.35 for cause in causes)
     return "blocked" if known else "undetermined"
 
 
-def summarize(scene: Scene, word: VerdictWord, origins: Sequence[Origin], queues: Sequence[Queue]) -> str:
+def summarize(scene: Scene, word: VerdictWord, origins: Sequence[Origin], queues: Sequence[Finding]) -> str:
     """Summarize in one sentence where the origin sits, and how many workers have waited for it, how long."""
     if not origins and scene.from_dumps:
         return "When the dumps were written, nobody waited for anybody in a collective, as far as they tell."
@@ -53,10 +48,10 @@ def _others(origins: Sequence[Origin]) -> str:
     return f" ({len(origins) - 1} more cause{'s' if len(origins) > 2 else ''}, on {name_workers(ranks)})"
 
 
-def _waiting(scene: Scene, word: VerdictWord, origins: Sequence[Origin], queues: Sequence[Queue]) -> Iterator[str]:
+def _waiting(scene: Scene, word: VerdictWord, origins: Sequence[Origin], queues: Sequence[Finding]) -> Iterator[str]:
     """End the sentence: how many others wait, in which collective, how long."""
     named = {rank for origin in origins for rank in origin.ranks}
-    ranks = sorted({rank for queue in queues for rank in queue.ranks} - named)
+    ranks = sorted({rank for queue in queues for rank in queue.workers} - named)
     if ranks and scene.from_dumps:
         whom = f" for {_whom(origins)}" if word == "blocked" else ""
         yield f"{len(ranks)} other worker{'s wait' if len(ranks) > 1 else ' waits'}{whom}"
@@ -67,7 +62,7 @@ def _waiting(scene: Scene, word: VerdictWord, origins: Sequence[Origin], queues:
         if origins[0].cause in ("desynchronized-collective", "slow-link", "unknown"):
             yield f"{many} for {longest:.0f} s"
         else:
-            yield f"{many} for {whom} in {queues[0].name} for {longest:.0f} s"
+            yield f"{many} for {whom} in {queues[0].function.name} for {longest:.0f} s"
     elif scene.members and not scene.from_dumps:
         yield f"nothing has moved for {max(member.now.silent_s for member in scene.members.values()):.0f} s"
 
@@ -116,25 +111,7 @@ def _notes_on_dumps(scene: Scene) -> Iterator[str]:
 # --- build findings: origins as causes, workers that wait for them as symptoms, one per kind of collective ---
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """Workers that wait in the same kind of collective.
-
-    Attributes:
-        name: The operation.
-        ranks: Global ranks.
-        evidence: Facts on the collective, one each.
-        stack: The stack of the first of them.
-        is_guess: Stacks show that these workers communicate; the workers that they wait for are not known.
-    """
-
-    name: str
-    ranks: tuple[int, ...]
-    evidence: tuple[str, ...]
-    stack: tuple[str, ...] = ()
-    is_guess: bool = False
-
-
-def find_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> list[Queue]:
+def find_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> list[Finding]:
     """List the workers that wait, by the collective where a member is missing, if known; named causes are left out."""
     named = {rank for origin in origins for rank in origin.ranks}
     meetings = waiting.meetings
@@ -153,13 +130,28 @@ def find_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> li
             by_pair[operation_of(meetings.pairs[rank])].append(rank)
         elif scene.members[rank].seat == "communication":
             guesses[clean(scene.members[rank].site.inside, 80) or "a collective"].append(rank)
-    queues = [_queue(scene, waiting, name, found) for (name, _), found in sorted(by_kind.items())]
-    queues += [_pair_queue(scene, waiting, name, ranks) for name, ranks in sorted(by_pair.items())]
+    queues = [_in_meetings(scene, waiting, name, found) for (name, _), found in sorted(by_kind.items())]
+    queues += [_in_pairs(scene, waiting, name, ranks) for name, ranks in sorted(by_pair.items())]
     queues += [_guess(scene, name, ranks) for name, ranks in sorted(guesses.items())]
-    return sorted(queues, key=lambda queue: (-len(queue.ranks), queue.name, queue.ranks))[:MOST_TOLD]
+    return sorted(queues, key=lambda queue: (-len(queue.workers), queue.function.name, queue.workers))[:MOST_TOLD]
 
 
-def _queue(scene: Scene, waiting: Waiting, name: str, found: Mapping[int, Sequence[int]]) -> Queue:
+def _queue(scene: Scene, name: str, ranks: Sequence[int], evidence: Sequence[str], confidence: float = 0.9) -> Finding:
+    """Build the symptom of workers that wait in one kind of collective; its order and its cause are not known yet."""
+    return Finding(
+        order=0,
+        role="symptom",
+        cause="unknown",
+        function=FindingFunction(name=name, kind="collective", stack=scene.members[ranks[0]].site.stack),
+        workers=tuple(ranks),
+        scope="all" if len(ranks) == scene.expected > 1 else "some",
+        hosts=tuple(clean(host, 100) for host in scene.hosts(tuple(ranks))),
+        confidence=confidence,
+        evidence=tuple(evidence),
+    )
+
+
+def _in_meetings(scene: Scene, waiting: Waiting, name: str, found: Mapping[int, Sequence[int]]) -> Finding:
     """Build the queue of all workers that wait in meetings of one kind; `found` holds them by meeting."""
     evidence = []
     for at in sorted(found)[:3]:
@@ -168,54 +160,44 @@ def _queue(scene: Scene, waiting: Waiting, name: str, found: Mapping[int, Sequen
         present = members - len(one.absent) - len(one.group.unknown)
         evidence.append(f"{one.label}: {present} of {members} members have entered.")
     evidence += [f"The same in {len(found) - 3} more groups or numbers."] if len(found) > 3 else []
-    ranks = tuple(sorted(rank for some in found.values() for rank in some))
-    return Queue(name=name, ranks=ranks, evidence=tuple(evidence), stack=scene.members[ranks[0]].site.stack)
+    return _queue(scene, name, sorted(rank for some in found.values() for rank in some), evidence)
 
 
-def _pair_queue(scene: Scene, waiting: Waiting, name: str, ranks: Sequence[int]) -> Queue:
-    meetings = waiting.meetings
-    evidence = (
-        f"Worker {rank}: {clean(meetings.pairs[rank].name, 60)} is for worker {meetings.peers[rank]}."
-        for rank in ranks[:3]
-    )
-    stack = scene.members[ranks[0]].site.stack
-    return Queue(name=name, ranks=tuple(ranks), evidence=tuple(evidence), stack=stack)
+def _in_pairs(scene: Scene, waiting: Waiting, name: str, ranks: Sequence[int]) -> Finding:
+    peers, pairs = waiting.meetings.peers, waiting.meetings.pairs
+    told = [f"Worker {rank}: {clean(pairs[rank].name, 60)} is for worker {peers[rank]}." for rank in ranks[:3]]
+    return _queue(scene, name, ranks, told)
 
 
-def _guess(scene: Scene, name: str, ranks: Sequence[int]) -> Queue:
-    return Queue(
-        name=name,
-        ranks=tuple(ranks),
-        evidence=(
-            "Read from stacks: which collective it is and who is missing was not recorded"
-            + (" (sends and receives leave no trace of their peer)." if "send" in name or "recv" in name else "."),
-        ),
-        stack=scene.members[ranks[0]].site.stack,
-        is_guess=True,
-    )
+def _guess(scene: Scene, name: str, ranks: Sequence[int]) -> Finding:
+    """Build the queue of workers that communicate by their stacks; for whom they wait is not known."""
+    told = "Read from stacks: which collective it is and who is missing was not recorded"
+    pairs = " (sends and receives leave no trace of their peer)" if "send" in name or "recv" in name else ""
+    return _queue(scene, name, ranks, [f"{told}{pairs}."], confidence=0.5)
 
 
-def build_findings(scene: Scene, waiting: Waiting, origins: Sequence[Origin], queues: Sequence[Queue]) -> list[Finding]:
+def build_findings(
+    scene: Scene, waiting: Waiting, origins: Sequence[Origin], queues: Sequence[Finding]
+) -> list[Finding]:
     """Build the findings: causes first, then symptoms, each under every cause that one of its workers waits for."""
     causes = list(origins[:MOST_TOLD])
-    reach = [waiting.reaching(origin.targets) for origin in causes]
-    explained = [
-        tuple(
-            len(causes) + 1 + at
-            for at, queue in enumerate(queues)
-            if queue.is_guess or not reached.isdisjoint(queue.ranks) or origin.cause == "unknown"
+    numbered = list(enumerate(queues, len(causes) + 1))
+    known = {*waiting.meetings.of, *waiting.meetings.peers}  # of others stacks show only that they communicate
+    named: dict[int, str] = {}
+    findings = []
+    for number, origin in enumerate(causes, 1):
+        reached = waiting.reaching(origin.targets)
+        explains = tuple(
+            order
+            for order, queue in numbered
+            if known.isdisjoint(queue.workers) or not reached.isdisjoint(queue.workers) or origin.cause == "unknown"
         )
-        for origin, reached in zip(causes, reach, strict=True)
+        named = dict.fromkeys(explains, origin.cause) | named
+        findings.append(_cause(scene, number, origin, explains))
+    rest = causes[0].cause if causes else "unknown"
+    return findings + [
+        msgspec.structs.replace(queue, order=order, cause=named.get(order, rest)) for order, queue in numbered
     ]
-    findings = [
-        _cause(scene, number, origin, explains)
-        for number, (origin, explains) in enumerate(zip(causes, explained, strict=True), 1)
-    ]
-    for at, queue in enumerate(queues):
-        order = len(causes) + 1 + at
-        mine = next((origin.cause for origin, numbers in zip(causes, explained, strict=True) if order in numbers), "")
-        findings.append(_symptom(scene, order, queue, mine or (causes[0].cause if causes else "unknown")))
-    return findings
 
 
 def _cause(scene: Scene, order: int, origin: Origin, explains: tuple[int, ...]) -> Finding:
@@ -233,18 +215,4 @@ def _cause(scene: Scene, order: int, origin: Origin, explains: tuple[int, ...]) 
         explains=explains,
         evidence=origin.evidence,
         next_step=origin.next_step or CATALOG[origin.cause].next_step,
-    )
-
-
-def _symptom(scene: Scene, order: int, queue: Queue, cause: str) -> Finding:
-    return Finding(
-        order=order,
-        role="symptom",
-        cause=cause,
-        function=FindingFunction(name=queue.name, kind="collective", stack=queue.stack),
-        workers=queue.ranks,
-        scope="all" if len(queue.ranks) == scene.expected > 1 else "some",
-        hosts=tuple(clean(host, 100) for host in scene.hosts(queue.ranks)),
-        confidence=0.5 if queue.is_guess else 0.9,
-        evidence=queue.evidence,
     )

@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from eroica.diagnosis.blocked.origin import MOST_TOLD, Origin, by_place, describe, function_of, silence_words
 from eroica.diagnosis.blocked.places import Site, Wait, find_site
 from eroica.diagnosis.blocked.scene import Member, Scene
+from eroica.diagnosis.blocked.waiting import MOST_TOLD, Origin, by_place, describe, function_of, silence_words
 from eroica.model.look import Death, Ending, ProcessLook, ThreadLook
 from eroica.model.verdict import FindingFunction
 from eroica.model.words import clean, signal_name
@@ -251,7 +251,6 @@ def _rest(member: Member, other: Other | None) -> str:
 # --- find what the training thread waits for inside its own worker: another thread, or a data-loader child ---
 
 
-_WORTH = 2.0
 #: How suspicious another thread is that sits in such a wait, by what the training thread waits for. A prefetch thread
 #: on a full queue is healthy as long as nobody waits for its data; one that gets from an empty queue has nothing to do.
 #: One that sleeps may be anybody's heartbeat: it counts only in the file where the training thread waits.
@@ -299,7 +298,7 @@ def find_other(member: Member) -> Other | None:
             return nobody
     found += _threads(member, asks)
     best = max(found, key=lambda one: (one[0], one[1].label), default=None)
-    return best[1] if best is not None and best[0] >= _WORTH else None
+    return best[1] if best is not None and best[0] >= 2.0 else None
 
 
 def _threads(member: Member, asks: str) -> Iterator[tuple[float, Other]]:

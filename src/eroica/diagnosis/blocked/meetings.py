@@ -19,7 +19,6 @@ from eroica.model.words import clean
 #: Two groups with the same name never share a member; these five tell them apart without comparing all ranks.
 GroupKey = tuple[str, str, int, int, int]
 
-_GONE = -2
 #: Operations whose members all pass the same number of elements; others may differ by root or by shard.
 _SAME_SIZE = ("all_reduce", "allreduce", "broadcast", "reduce")
 _POINT_TO_POINT = re.compile(r"(?:send|recv) \d+(?:->|<-)(\d+)$")
@@ -98,7 +97,7 @@ class Groups:
             member = scene.members.get(rank)
             flight = member.now.flight if member is not None else None
             if rank in scene.deaths or rank in scene.left:
-                group.entered[rank] = _GONE
+                group.entered[rank] = -2
                 continue
             told = flight is not None and (key not in self._mixed or name in flight.mixed)
             progress = [one for one in flight.progress if one.name == name and told] if flight is not None else []
@@ -303,12 +302,8 @@ def _seems_to_be_there(scene: Scene, rank: int) -> bool:
 
 def _pairs(scene: Scene, groups: Groups, stalls: Set[int]) -> dict[int, tuple[int, FlightEntry]]:
     """Map each global rank to the peer of its oldest open send or receive, and to that entry."""
-    found = {}
-    for rank, member in scene.members.items():
-        pair = _pair(member, groups) if rank not in stalls else None
-        if pair is not None:
-            found[rank] = pair
-    return found
+    pairs = {rank: _pair(member, groups) for rank, member in scene.members.items() if rank not in stalls}
+    return {rank: pair for rank, pair in pairs.items() if pair is not None}
 
 
 def _facing(scene: Scene, pairs: Mapping[int, tuple[int, FlightEntry]]) -> Iterator[int]:
@@ -386,10 +381,5 @@ def find_stalls(scene: Scene, groups: Groups) -> dict[int, Stall]:
 
 def find_lagging(scene: Scene, group: Group, sequence: int, entries: Mapping[int, FlightEntry]) -> list[int]:
     """Find members that have an older entry open: what was enqueued first is finished first."""
-    found = []
-    for rank, entry in entries.items():
-        flight = scene.members[rank].now.flight
-        still_open = group.completed.get(rank, -1) < sequence
-        if still_open and flight is not None and flight.open and flight.open[0] is not entry:
-            found.append(rank)
-    return found
+    flights = {rank: scene.members[rank].now.flight for rank in entries if group.completed.get(rank, -1) < sequence}
+    return [rank for rank, flight in flights.items() if flight and flight.open and flight.open[0] is not entries[rank]]

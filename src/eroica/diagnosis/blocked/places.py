@@ -24,8 +24,6 @@ Wait = Literal[
     "queue-get", "queue-put", "lock", "futex", "event", "join", "future", "children", "process", "storage", "sleep", ""
 ]
 
-_LONGEST_FRAME = 300
-_MOST_FRAMES = 200
 _LOADER_LOOP = "_worker_loop"
 _EXIT = frozenset({"_shutdown", "_exit_function", "_run_exitfuncs", "destroy_process_group", "_python_exit"})
 _BACKWARD = frozenset({"_engine_run_backward"})
@@ -119,7 +117,7 @@ def without_line(entry: str) -> str:
 
 def bounded(stack: Sequence[str]) -> tuple[str, ...]:
     """Keep at most 200 innermost frames of at most 300 characters."""
-    return tuple(entry if len(entry) <= _LONGEST_FRAME else entry[:_LONGEST_FRAME] for entry in stack[-_MOST_FRAMES:])
+    return tuple(entry[:300] for entry in stack[-200:])
 
 
 def find_site(thread: ThreadLook | None, *, in_child: bool = False) -> Site:
@@ -204,11 +202,8 @@ def _storage(region: Sequence[Step], own: Step, thread: ThreadLook) -> Wait:
 
 def _kernel_wait(thread: ThreadLook) -> Wait:
     channel = thread.wait_channel
-    waits: dict[str, Wait] = {
-        "futex": "futex",
-        "hrtimer_nanosleep": "sleep",
-        "do_nanosleep": "sleep",
-        "do_wait": "process",
-    }
-    found = next((wait for start, wait in waits.items() if channel.startswith(start)), None)
-    return found or ("storage" if "pipe_read" in channel else "")
+    if channel.startswith(_SLEEPS):
+        return "sleep"
+    if channel.startswith("do_wait"):
+        return "process"
+    return "futex" if channel.startswith("futex") else "storage" if "pipe_read" in channel else ""

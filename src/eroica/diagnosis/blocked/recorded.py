@@ -15,9 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from eroica.diagnosis.blocked.meetings import Meeting, Stall, is_first, operation_of
-from eroica.diagnosis.blocked.origin import MOST_SENTENCES, Origin, remaining
 from eroica.diagnosis.blocked.scene import Scene
-from eroica.diagnosis.blocked.waiting import Waiting
+from eroica.diagnosis.blocked.waiting import MOST_SENTENCES, Origin, Waiting, remaining
 from eroica.diagnosis.words import name_workers
 from eroica.model.verdict import FindingFunction
 from eroica.model.window import FlightEntry

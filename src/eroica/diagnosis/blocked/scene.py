@@ -13,7 +13,6 @@ from eroica.model.look import Blockage, Death, ThreadLook, WorkerLook
 from eroica.model.worker import Worker
 
 _STOPPED = ("T", "t")
-_MOVED_BYTES = 65_536
 
 Seat = Literal["communication", "exit", "code", "unknown"]
 
@@ -99,11 +98,9 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
     def host(self, rank: int) -> str:
         """Return the worker's host, "" if unknown."""
-        if rank in self.members:
-            return self.members[rank].worker.host
-        if rank in self.deaths:
-            return self.deaths[rank].worker.host
-        return self.left[rank].host if rank in self.left else ""
+        seen = self.members.get(rank) or self.deaths.get(rank)
+        worker = seen.worker if seen is not None else self.left.get(rank)
+        return worker.host if worker is not None else ""
 
     def hosts(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
         """List the hosts of some workers, sorted."""
@@ -215,7 +212,7 @@ def _moves_data(member: Member, before: WorkerLook) -> bool:
     earlier, later = training_thread(before), member.thread
     if earlier is None or later is None or earlier.io_bytes is None or later.io_bytes is None:
         return False
-    return member.seat != "communication" and later.io_bytes - earlier.io_bytes >= _MOVED_BYTES
+    return member.seat != "communication" and later.io_bytes - earlier.io_bytes >= 65_536
 
 
 def _runs_elsewhere(member: Member, before: WorkerLook) -> bool:
