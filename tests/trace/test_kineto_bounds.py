@@ -6,9 +6,11 @@ import pytest
 
 from eroica.errors import InputError
 from eroica.settings import Settings
-from eroica.trace import columns, source
+from eroica.trace import chunks, columns, source
 from eroica.trace.kineto import read_trace
 from support import mutations
+
+SAID = {"Collective name": "allreduce", "Process Group Name": "0"}
 
 
 def event(number, **more):
@@ -78,22 +80,21 @@ def test_a_duration_below_zero_never_reaches_to_the_end_of_the_trace(tmp_path):
     assert table.open_events == 0
 
 
-def test_begins_and_ends_are_no_longer_read_where_too_many_are_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(columns, "_MOST_OPEN", 3)
-    begun = [half("B", number, f"b{number}") for number in range(5)]
-    table = read_trace(write(tmp_path / "t.json", [*begun, half("E", 10)]))
-    assert [table.name_of(row) for row in range(len(table))] == ["b0", "b1", "b2"]
-    assert table.open_events == 3
-    assert table.losses == ("more than 3 events were open at once; begins and ends after that are left out",)
-
-
-def test_what_too_many_collectives_say_is_left_out_and_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(columns, "_MOST_COLLECTIVES", 2)
-    said = {"Collective name": "allreduce", "Process Group Name": "0"}
-    kernels = [event(number, cat="kernel", name="ncclDevKernel_AllReduce", args=said) for number in range(5)]
-    table = read_trace(write(tmp_path / "t.json", kernels))
-    assert (len(table), len(table.collectives)) == (5, 2)
-    assert table.losses == ("what 3 events of collectives say about themselves was left out: more than 2",)
+@pytest.mark.parametrize(
+    ("limit", "events"),
+    [
+        ("_MOST_OPEN", [half("B", number) for number in range(5)]),
+        ("_MOST_PLACES", [event(number, tid=number) for number in range(5)]),
+        ("_MOST_NAME_TEXT", [event(number, name=f"n{number}") for number in range(5)]),
+        ("_MOST_COLLECTIVES", [event(n, cat="kernel", name="ncclAllReduce", args=SAID) for n in range(5)]),
+    ],
+)
+def test_reading_ends_where_something_else_than_events_is_too_much(tmp_path, monkeypatch, limit, events):
+    monkeypatch.setattr(columns, limit, 3)
+    monkeypatch.setattr(chunks, "_PIECE_BYTES", 50)
+    table = read_trace(write(tmp_path / "t.json", [*events, *map(event, range(10, 999))]))
+    assert 0 < len(table) < 900
+    assert "events were kept: they have too many" in table.losses[0] and table.damage == table.losses[:1]
 
 
 @pytest.mark.parametrize("mishap", mutations.EXCESSES)

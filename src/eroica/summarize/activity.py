@@ -24,15 +24,16 @@ from eroica.summarize.sweep import (
     Durations,
     Functions,
     Layer,
+    Numbers,
     Times,
     distinct,
-    distinct_codes,
     empty_layer,
     first_come,
     inside,
     join_durations,
-    leaf_segments,
+    nest,
     paint,
+    stretches,
     unite,
     without_rows,
 )
@@ -202,8 +203,15 @@ def _thread_operators(
     chosen = (events.category == Category.OPERATOR) & (events.thread == thread)
     chosen &= (events.start_ns < window[1]) & (events.end_ns > window[0]) & (events.start_ns < events.end_ns)
     rows = np.flatnonzero(chosen)
-    function = _operator_functions(events, rows, thread, outline, functions)
-    low, high, leaf = leaf_segments(events.start_ns[rows], events.end_ns[rows])
+    if not len(rows):
+        nothing = empty_layer()
+        return nothing, nothing, nothing, join_durations(())
+    is_training = thread == outline.training_thread
+    phase = np.full(len(rows), _BACKWARD_PHASE, dtype=np.int8)
+    if is_training:
+        phase = phases_at(events.start_ns[rows], outline.parts)
+    function = _numbers(functions, "compute", "training" if is_training else "autograd", events, rows, phase)
+    low, high, leaf = nest(events.start_ns[rows], events.end_ns[rows]).leaves()
     inner = Layer(low, high, function[leaf], leaf.astype(np.int32)).within(*window)
     leaf = inner.execution.astype(np.int64)
     segments = inner._replace(execution=rows[leaf].astype(np.int32))
@@ -212,10 +220,7 @@ def _thread_operators(
     name = events.name[rows[leaf]]
     length = (segments.end - segments.start).astype(np.float64)
     own = np.bincount(leaf, weights=length, minlength=len(rows)).astype(np.int64)
-    counted = ~transport[events.name[rows]] if len(rows) else np.zeros(0, dtype=np.bool_)
-    if not len(rows):
-        nothing = empty_layer()
-        return nothing, nothing, nothing, join_durations(())
+    counted = ~transport[events.name[rows]]
     return (
         segments.where(~transport[name] & ~wrapping[name]),
         segments.where(~transport[name] & wrapping[name]),
@@ -224,25 +229,21 @@ def _thread_operators(
     )
 
 
-def _operator_functions(
-    events: EventTable, rows: NDArray[np.int64], thread: int, outline: Outline, functions: Functions
-) -> NDArray[np.int32]:
-    """Function number of each operator: its name and phase."""
-    if thread == outline.training_thread:
-        phase, role = phases_at(events.start_ns[rows], outline.parts), "training"
-    else:
-        phase, role = np.full(len(rows), _BACKWARD_PHASE, dtype=np.int8), "autograd"
-    codes, inverse = distinct_codes(events.name[rows].astype(np.int64) * len(PHASES) + phase)
-    numbers = [
-        functions.number(_key("compute", events.strings[code // len(PHASES)], role, code % len(PHASES)))
-        for code in codes.tolist()
-    ]
-    return np.array(numbers, dtype=np.int32)[inverse] if numbers else np.empty(0, dtype=np.int32)
+def _numbers(
+    functions: Functions,
+    kind: FunctionKind,
+    thread: ThreadRole,
+    events: EventTable,
+    rows: NDArray[np.int64],
+    phase: NDArray[np.int8],
+) -> Numbers:
+    """Function number of each row: its name and phase."""
 
+    def key_of(code: int) -> FunctionKey:
+        name, at = divmod(code, len(PHASES))
+        return FunctionKey(kind=kind, name=events.strings[name][:200], thread=thread, phase=PHASES[at])
 
-def _key(kind: FunctionKind, name: str, thread: str, phase: int = 0) -> FunctionKey:
-    role: ThreadRole = "autograd" if thread == "autograd" else "device" if thread == "device" else "training"
-    return FunctionKey(kind=kind, name=name[:200], thread=role, phase=PHASES[phase])
+    return functions.numbers(events.name[rows].astype(np.int64) * len(PHASES) + phase, key_of)
 
 
 # --- device ---
@@ -313,12 +314,7 @@ def _streams(
     start, end = np.maximum(events.start_ns[rows], window[0]), np.minimum(events.end_ns[rows], window[1])
     keep = start < end
     rows, start, end = rows[keep], start[keep], end[keep]
-    codes, inverse = distinct_codes(events.name[rows].astype(np.int64) * len(PHASES) + phase_E[rows])
-    numbers = [
-        functions.number(_key(kind, events.strings[code // len(PHASES)], "device", code % len(PHASES)))
-        for code in codes.tolist()
-    ]
-    function = np.array(numbers, dtype=np.int32)[inverse] if numbers else np.empty(0, dtype=np.int32)
+    function = _numbers(functions, kind, "device", events, rows, phase_E[rows])
     low, high, which = first_come(start, end)
     row = rows.astype(np.int32)
     return Layer(low, high, function[which], row[which]), Durations(function, end - start, row)
@@ -385,8 +381,4 @@ def _collections(
     covered = unite(open_operators.start, open_operators.end)
     edges = distinct(np.concatenate((start, end, *covered)))
     both = inside(edges[:-1], start, end) & inside(edges[:-1], *covered)
-    return _constant(start, end, number), _constant(edges[:-1][both], edges[1:][both], number)
-
-
-def _constant(start: Times, end: Times, function: int) -> Layer:
-    return Layer(start, end, np.full(len(start), function, np.int32), np.full(len(start), -1, np.int32))
+    return stretches(start, end, number), stretches(edges[:-1][both], edges[1:][both], number)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -45,7 +45,6 @@ POINT_TO_POINT = ("send", "recv")
 #: A kernel of communication of which no more is known than that all leave it together.
 EXCHANGE = "exchange"
 _CLOCK_SKEW_NS = 10_000
-_MAX_ASSIGNMENTS = 64
 _KERNEL_KINDS = (
     ("allreduce", "all_reduce"),
     ("reducescatter", "reduce_scatter"),
@@ -228,11 +227,15 @@ def _join_flight(
     by_thread: dict[int, list[_Span]] = defaultdict(list)
     for span in spans:
         by_thread[span.thread].append(span)
-    for assignment in _assignments(by_thread, queues):
-        joined = _join_all(by_thread, assignment, queues, window)
-        if joined is not None:
-            return joined
-    return _unpaired(spans, groups, {entry.group for entry in flight})
+    served: dict[str, list[_Span]] = defaultdict(list)
+    for mine in by_thread.values() if queues else ():
+        served[min(queues, key=lambda queue: _misfit(mine, queue)).group] += mine
+    joined = [
+        _join_queue(sorted(served[queue.group], key=lambda span: span.start_ns), queue, window) for queue in queues
+    ]
+    if not joined or None in joined:
+        return _unpaired(spans, groups, {entry.group for entry in flight})
+    return [one for part in joined if part is not None for one in part]
 
 
 def _unpaired(spans: list[_Span], groups: Sequence[ProcessGroup], recorded: set[str]) -> list[Execution]:
@@ -241,18 +244,6 @@ def _unpaired(spans: list[_Span], groups: Sequence[ProcessGroup], recorded: set[
     group = next(iter(known)) if len(known) == 1 else ""
     pairing: Pairing = "order" if len(known) == 1 else "none"
     return [_execution(span, group)._replace(paired_by=pairing) for span in spans]
-
-
-def _assignments(by_thread: dict[int, list[_Span]], queues: list[_Queue]) -> Iterable[dict[int, _Queue]]:
-    """Yield assignments of threads to the queues they serve: the likeliest first, then all others if they are few."""
-    if not queues or not by_thread:
-        return
-    threads = list(by_thread)
-    ranked = [sorted(queues, key=lambda queue: _misfit(by_thread[thread], queue)) for thread in threads]
-    for number, choice in enumerate(itertools.product(*ranked)):
-        if number >= _MAX_ASSIGNMENTS:
-            return
-        yield dict(zip(threads, choice, strict=True))
 
 
 def _misfit(spans: list[_Span], queue: _Queue) -> tuple[float, float]:
@@ -267,20 +258,6 @@ def _misfit(spans: list[_Span], queue: _Queue) -> tuple[float, float]:
             used.add((span.name, place))
             delays.append(span.start_ns - int(created[place]))
     return 1.0 - len(used) / len(spans), float(np.median(delays)) if delays else 0.0
-
-
-def _join_all(
-    by_thread: dict[int, list[_Span]], assignment: dict[int, _Queue], queues: list[_Queue], window: tuple[int, int]
-) -> list[Execution] | None:
-    """Every group's spans with their entries, None if one contradicts."""
-    joined: list[Execution] = []
-    for queue in queues:
-        mine = [span for thread, served in assignment.items() if served is queue for span in by_thread[thread]]
-        part = _join_queue(sorted(mine, key=lambda span: span.start_ns), queue, window)
-        if part is None:
-            return None
-        joined.extend(part)
-    return joined
 
 
 def _join_queue(spans: list[_Span], queue: _Queue, window: tuple[int, int]) -> list[Execution] | None:

@@ -29,6 +29,7 @@ from eroica.summarize.sweep import (
     find_interval,
     inside,
     paint,
+    stretches,
     unite,
     without_rows,
 )
@@ -276,8 +277,7 @@ def _hook_time(samples: ThreadSamples, taken: NDArray[np.int64], own: Layer, win
     edges = distinct(np.concatenate((own.start, own.end, cells.start, cells.end)))
     place = find_interval(edges[:-1], cells.start, cells.end)
     both = inside(edges[:-1], own.start, own.end) & (place >= 0)
-    nobody = np.full(int(both.sum()), -1, dtype=np.int32)
-    return Layer(edges[:-1][both], edges[1:][both], cells.function[place[both]], nobody)
+    return stretches(edges[:-1][both], edges[1:][both], cells.function[place[both]])
 
 
 def _hook_stratum(samples: ThreadSamples, taken: NDArray[np.int64], own: Layer, busy: tuple[Times, Times]) -> Stratum:
@@ -305,8 +305,7 @@ def _cells(
     end = np.concatenate((middle, [window[1]])).astype(np.int64)
     keep = start < end
     keep &= samples.kind[chosen] >= least_kind
-    nobody = np.full(int(keep.sum()), -1, dtype=np.int32)
-    return Layer(start[keep], end[keep], samples.function[chosen][keep], nobody)
+    return stretches(start[keep], end[keep], samples.function[chosen][keep])
 
 
 def _in_order(layers: Sequence[Layer]) -> Layer:

@@ -98,7 +98,7 @@ def read_trace(path: Path, settings: Settings = _DEFAULTS, links: bool = False) 
 def _much_left_out(columns: Columns, damaged: int) -> list[str]:
     """A sentence where so much is left out that what is left may mislead."""
     if columns.overflow:
-        return columns.losses()[:1]
+        return [columns.overflow]
     lost = columns.timeless + columns.negative + damaged
     if lost <= _LITTLE * max(columns.seen, 1):
         return []
