@@ -260,31 +260,31 @@ def temper(verdict: Verdict, span: Span) -> Verdict:
         summary = f"{summary} {_ALL_AS_ONE}"
     if startup:
         summary = f"{summary} {startup}"
-    damage = [
-        f"the recording of worker {one.rank} is damaged ({one.held.damage[0]})"
-        for one in span.summaries
-        if one.held.damage
-    ]
-    if word == "healthy" and damage:
-        word = "undetermined"
-        summary = f"{summary.rstrip('.')}; but {damage[0]}, so nobody knows what is lost. Copy or record it again."
-    unknown = next((one.held.unknown for one in span.summaries if one.held.unknown), "")
-    if word == "healthy" and unknown:
-        word = "undetermined"
-        summary = f"{summary.rstrip('.')}; but {unknown}, so nothing is known of that part of the device's work."
+    if word == "healthy" and (doubt := _doubt(span)):
+        word, summary = "undetermined", f"{summary.rstrip('.')}; but {doubt}."
     if word in ("healthy", "undetermined") and span.left_out:
         summary = f"{summary} {_left_out(span)}"
-        if word == "healthy" and len(span.summaries) == 1 and any(span.summaries[0].held.communication):
-            word = "undetermined"
-            summary += " Whether they wait for each other cannot be told from one of them."
-    talk = any(any(one.held.communication) for one in span.summaries)
-    if word == "healthy" and max(span.world_size, len(span.summaries)) > 1 and not talk:
-        word = "undetermined"
-        whose = "its" if len(span.summaries) == 1 else "their"
-        summary += f" None of {whose} kernels is known to be communication, so nobody knows who waits for whom."
     if all(one.purpose == "inference" for one in span.summaries):
         summary = f"{summary} {_INFERENCE}"
     return msgspec.structs.replace(verdict, verdict=word, summary=summary)
+
+
+def _doubt(span: Span) -> str:
+    """Why recordings in which nothing was found may still not be called healthy, as a clause; "" if they may."""
+    alone = len(span.summaries) == 1
+    talk = any(any(one.held.communication) for one in span.summaries)
+    for one in span.summaries:
+        if one.held.damage:
+            return f"{damage_note(one)}, so nobody knows what is lost: copy or record it again"
+    for one in span.summaries:
+        if one.held.unknown:
+            return f"{one.held.unknown}, so nothing is known of that part of the device's work"
+    if alone and talk and span.left_out:
+        return "whether it and those left out wait for each other cannot be told from one of them"
+    if not talk and max(span.world_size, len(span.summaries)) > 1:
+        whose = "its" if alone else "their"
+        return f"none of {whose} kernels is known to be communication, so nobody knows who waits for whom"
+    return ""
 
 
 def _without_iterations(verdict: Verdict, span: Span, startup: str) -> Verdict:
