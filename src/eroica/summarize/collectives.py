@@ -108,12 +108,6 @@ def collective_kind(name: str) -> str:
     return next((kind for part, kind in _KERNEL_KINDS if part in plain), name)
 
 
-def _kind_of_kernel(name: str) -> str:
-    """Return the kind of a kernel of communication; "exchange" if its name does not tell."""
-    kind = collective_kind(name)
-    return kind if kind in _KINDS else EXCHANGE
-
-
 def is_host_collective(name: str, groups: Sequence[ProcessGroup] = ()) -> bool:
     """Return whether an event is a collective that a thread of the host runs.
 
@@ -337,18 +331,21 @@ def _kernels(events: EventTable, groups: Sequence[ProcessGroup]) -> list[Executi
     chosen = events.names_where(events.communication().tolist())
     rows = np.flatnonzero(chosen & (events.category == Category.KERNEL))
     only = groups[0].name if len(groups) == 1 else ""
-    own_stream = _busiest_stream(events, rows)
+    # a group has a stream of its own: kernels that name no group are of the only one known if they run on the busiest
+    streams, counts = np.unique(events.thread[rows], return_counts=True)
+    own_stream = int(streams[np.argmax(counts)]) if len(streams) else -1
     found = []
     for row in rows.tolist():
         name = readable(events.name_of(row))
         said = events.collectives.get(row)
         group = said.group if said is not None and said.group else only if events.thread[row] == own_stream else ""
         sequence = said.sequence if said is not None else -1
+        kind = collective_kind(said.name if said is not None else name)
         found.append(
             Execution(
                 row=row,
                 name=name,
-                kind=_kind_of_kernel(said.name if said is not None else name),
+                kind=kind if kind in _KINDS else EXCHANGE,
                 group=group,
                 start_ns=int(events.start_ns[row]),
                 end_ns=int(events.end_ns[row]),
@@ -359,12 +356,6 @@ def _kernels(events: EventTable, groups: Sequence[ProcessGroup]) -> list[Executi
             )
         )
     return found
-
-
-def _busiest_stream(events: EventTable, rows: NDArray[np.int64]) -> int:
-    """A group has a stream of its own: kernels that name no group are of the only one known if they run on this."""
-    streams, counts = np.unique(events.thread[rows], return_counts=True)
-    return int(streams[np.argmax(counts)]) if len(streams) else -1
 
 
 def _without_false_numbers(executions: list[Execution]) -> list[Execution]:

@@ -150,7 +150,8 @@ def assemble(columns: Columns, base_ns: int) -> tuple[EventTable, int, int]:
     places = list(columns.places)
     kind = np.array(list(columns.places.kinds) or [int(Category.OTHER)], dtype=np.int8)
     process, losses = _process(places, kind, place)
-    device = _most_used([one[1] for one in places], kind == Category.KERNEL, place)
+    kernels = _counts([one[1] for one in places], kind == Category.KERNEL, place)
+    device = max(kernels, key=lambda one: kernels[one], default=-1)
     thread = _threads(places, kind)
     kept = _drop_impossible(start, length, np.isin(kind, _ON_DEVICE)[place], columns.last_us)
     del start, length
@@ -277,11 +278,6 @@ def _process(places: list[Place], kind: NDArray[np.int8], place: NDArray[np.int3
     return thread_number(ranked[0]), ((note,) if others else ())
 
 
-def _most_used(groups: list[int | str], chosen: NDArray[np.bool_], place: NDArray[np.int32]) -> int | str:
-    counts = _counts(groups, chosen, place)
-    return max(counts, key=lambda one: counts[one]) if counts else -1
-
-
 def _counts(groups: list[int | str], chosen: NDArray[np.bool_], place: NDArray[np.int32]) -> dict[int | str, int]:
     """Events per group, in those places that are chosen."""
     counts: dict[int | str, int] = {}
@@ -328,12 +324,8 @@ def read_header(keys: Mapping[str, msgspec.Raw], process: int, device: int) -> t
         device=_device(told.get("deviceProperties"), device),
         versions=tuple((name, text) for name, keys in _VERSIONS.items() if (text := _first_text(told, keys))),
     )
-    return header, _doubts(stated)
-
-
-def _doubts(stated: int) -> tuple[str, ...]:
-    """What is said about a stated number of workers that is too large."""
-    return (f"the trace states a world size of {stated:,}, which is not believed",) if stated > _MOST_WORLD else ()
+    doubt = f"the trace states a world size of {stated:,}, which is not believed"
+    return header, (doubt,) if stated > _MOST_WORLD else ()
 
 
 def everybody(world: int) -> tuple[int, ...]:
