@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
-import numpy as np
 import pytest
 
 from eroica.compare import Run, compare
 from eroica.model.comparison import Comparison, FunctionChange
-from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
-from eroica.model.series import decode_series, encode_series
+from eroica.model.pattern import FunctionKey, WorkerPattern
 from support import (
     BusyHost,
     Draft,
@@ -96,38 +94,6 @@ def test_all_kernels_longer_at_equal_counts_and_utilization_is_one_finding_conte
     assert change.reason == "outside-contention" and change.workers == tuple(range(8)) and change.functions >= 10
     assert change.count_before == change.count_after
     assert "Equal counts" in change.text and "outside" in result.summary
-
-
-def test_all_operators_alike_are_contention_even_if_they_are_only_two() -> None:
-    plan = FleetPlan(accelerator=True)
-    sides = few_operators(run(plan), 2), few_operators(run(replace(plan, draw=1), Neighbor(1.4)), 2)
-    (change,) = [change for change in own(compare(*sides)) if change.kind == "compute"]
-    assert change.reason == "outside-contention" and change.functions == 2
-
-
-def few_operators(side: Run, number: int, longer: int = 0) -> Run:
-    """The same run with only so many operators, the first of them with most of the time, and `longer` by 44 %."""
-    patterns = []
-    for pattern in side.patterns:
-        compute = [row for row in pattern.functions if row.key.kind == "compute"][:number]
-        total = sum(row.critical_s for row in compute)
-        rows = [row for row in pattern.functions if row.key.kind != "compute"]
-        for at, row in enumerate(compute):
-            share = 0.7 * (1 + 0.44 * longer) if at == 0 else 0.3 / (number - 1)
-            rows.append(rescaled(row, share * total / row.critical_s, "large" if at == 0 else row.key.name))
-        patterns.append(msgspec.structs.replace(pattern, functions=tuple(rows)))
-    return Run(name=side.name, patterns=patterns)
-
-
-def rescaled(row: FunctionPattern, factor: float, name: str) -> FunctionPattern:
-    series = decode_series(row.per_iteration_us, np.float32)
-    return msgspec.structs.replace(
-        row,
-        key=msgspec.structs.replace(row.key, name=name),
-        critical_s=row.critical_s * factor,
-        total_s=row.total_s * factor,
-        per_iteration_us=encode_series(np.asarray(series * factor, dtype=np.float32), exact=True),
-    )
 
 
 def test_without_sampled_utilization_contention_and_slow_hardware_are_not_told_apart() -> None:

@@ -92,15 +92,6 @@ def test_what_somebody_prints_in_a_reader_does_no_harm(tmp_path: Path, monkeypat
     assert all(one.pattern is not None for one in read_all(sources(tmp_path), TWO))
 
 
-def test_a_damaged_file_costs_only_itself(tmp_path: Path) -> None:
-    write(tmp_path / "rank0.json", rank=0)
-    (tmp_path / "rank1.pt.trace.json").write_bytes(b"")
-    (tmp_path / "rank2.pt.trace.json.gz").write_bytes(b"\x1f\x8b\x08garbage")
-    summaries = read_all(sources(tmp_path), TWO)
-    assert [bool(one.error) for one in summaries] == [False, True, True]
-    assert all("rank" in one.error for one in summaries[1:])
-
-
 def test_names_that_are_no_text_can_be_read(tmp_path: Path) -> None:
     for rank in (0, 1):
         write(tmp_path / f"rank{rank}\udcff\n.json", rank=rank)

@@ -29,15 +29,7 @@ from support.written_jobs import (
 
 OTHER_LIBRARIES = (
     "void deep_ep::internode::combine<false, 8, __nv_bfloat16, 8, 2>(int4*)",
-    "void deep_ep::intranode::notify_dispatch<8>(int const*)",
     "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
-    "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
-    "nvshmemi_alltoall_on_stream_kernel",
-    "void bytedance::flux::ring_reduce_kernel<float>(float*)",
-    "void mscclpp::executionKernel<float>(int)",
-    "hcom_allReduce__503_0_1",
-    "oneccl_allreduce_pcie",
-    "ncclKernelAllToAllv<int8_t>(int*)",
 )
 
 

@@ -31,17 +31,6 @@ def loader_share(pattern):
     return share(pattern, lambda key: key.phase == "input")
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_loader_without_workers_takes_a_third_of_each_step(number):
-    found = read("loader_stall/resnet50_num_workers_0/*", number)
-    assert found.found_by == "profiler steps"
-    assert found.steps[1] - found.steps[0] == 5
-    first = found.pattern.functions[0].key
-    assert (first.kind, first.name, first.phase) == ("python", "_SingleProcessDataLoaderIter.__next__", "input")
-    assert 0.2 < loader_share(found.pattern) < 0.42
-    assert is_conserved(found.pattern)
-
-
 def test_of_a_trace_without_profiler_steps_the_optimizer_tells_iterations_and_the_loader_takes_half():
     found = read("resnet_1rank.json.gz")
     assert found.found_by == "optimizer steps"

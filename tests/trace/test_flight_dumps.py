@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from eroica.errors import InputError
 from eroica.trace.flight import FlightDump, is_dump, parse_dump, read_dump
-from eroica.trace.names import rank_of_dump
 from support.dumps import DumpedJob
 
 _TRACES = Path(__file__).parents[2] / "../shared/traces"
@@ -99,23 +98,6 @@ def test_entries_that_make_no_sense_are_left_out_and_counted() -> None:
     dump = parse_dump(pickle.dumps(content), 0)
     assert len(dump.state.open) == 3
     assert dump.notes == ("5 entries of the dump make no sense and are left out",)
-
-
-@pytest.mark.parametrize(
-    ("name", "rank"),
-    [
-        ("_dump_12", 12),
-        ("nccl_trace_rank_3", 3),
-        ("nccl_trace_rank_3.json", 3),
-        ("fr_trace_5.json", 5),
-        ("rank7_2026.pkl", 7),
-        ("dump.pickle", None),
-        ("_dump_123456789", None),
-        ("local_rank3", None),
-    ],
-)
-def test_the_name_of_a_file_tells_its_rank(name: str, rank: int | None) -> None:
-    assert rank_of_dump(name) == rank
 
 
 def test_the_groups_tell_the_rank_where_the_name_does_not(tmp_path: Path) -> None:

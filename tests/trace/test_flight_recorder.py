@@ -65,12 +65,6 @@ def test_gloos_open_collective_is_the_one_that_was_not_retired():
     assert [one.sequence for one in state.open] == [4] and [one.sequence for one in state.recent] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(("word", "is_open"), [("scheduled", True), ("started", True), ("completed", False)])
-def test_nccls_entries_say_their_state(word, is_open):
-    state = state_of([entry(profiling_name="nccl:all_reduce", state=word)])
-    assert (len(state.open), len(state.recent)) == ((1, 0) if is_open else (0, 1))
-
-
 def test_without_counters_progress_is_read_from_the_entries():
     entries = [
         entry(collective_seq_id=8, retired=True),

@@ -32,11 +32,6 @@ def test_a_record_of_escaped_quotes_is_read_in_passing(tmp_path):
         assert table.header.world_size == 0
 
 
-def test_what_python_prints_is_read_with_quotes_inside_of_texts(tmp_path):
-    said = "{'backend': 'nccl', 'rank': 1, 'world_size': 2, 'x': (None, True, 'a\\\"(None')}"
-    assert read_trace(write(tmp_path / "t.json", [event(1)], distributedInfo=said)).header.rank == 1
-
-
 def test_an_absurd_world_size_is_not_believed_and_said(tmp_path):
     said = {"rank": 0, "world_size": 20_000_000, "pg_config": [{"pg_name": "0", "pg_size": 20_000_000, "ranks": []}]}
     table = read_trace(write(tmp_path / "t.json", [event(1)], distributedInfo=said))
