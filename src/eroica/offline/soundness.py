@@ -73,7 +73,10 @@ def choose(summaries: Sequence[TraceSummary]) -> Choice:
         At least one worker is kept.
     """
     left: dict[int, str] = {}
-    kept = _like_most(_with_communication(_with_device(list(summaries), left), left), left)
+    kept = list(summaries)
+    for lacking in (_without_device, _without_communication, _unlike_most):
+        left.update(lacking(kept))
+        kept = [one for one in kept if one.rank not in left]
     runs = {one.rank: _whole_run(one, kept) for one in kept}
     for one in kept if any(run is not None for run in runs.values()) else ():
         if runs[one.rank] is None:
@@ -94,24 +97,24 @@ def choose(summaries: Sequence[TraceSummary]) -> Choice:
 # ---------------------------------------------------------------------- what is lacking altogether
 
 
-def _with_device(summaries: list[TraceSummary], left: dict[int, str]) -> list[TraceSummary]:
+def _without_device(summaries: Sequence[TraceSummary]) -> dict[int, str]:
     lacking = [one for one in summaries if not any(one.held.kernels)]
-    if len(lacking) < len(summaries):
-        left.update((one.rank, _damaged_and(one) + "holds no device events") for one in lacking)
-    return [one for one in summaries if one.rank not in left]
+    is_told = len(lacking) < len(summaries)
+    return {one.rank: _damaged_and(one) + "holds no device events" for one in lacking} if is_told else {}
 
 
-def _with_communication(summaries: list[TraceSummary], left: dict[int, str]) -> list[TraceSummary]:
-    """Those that show communication, where most of the others in one of their groups do."""
+def _without_communication(summaries: Sequence[TraceSummary]) -> dict[int, str]:
+    """Those that show no communication, where most of the others in one of their groups do."""
     talking = [one for one in summaries if any(one.held.communication)]
-    silent = [one for one in summaries if not any(one.held.communication)]
     if len(talking) < _MOST * len(summaries):
-        return summaries
+        return {}
     members = _members_of_used_groups(talking)
-    for one in silent:
-        if not members or one.rank in members:
-            left[one.rank] = _damaged_and(one) + "holds no communication, though the others' recordings do"
-    return [one for one in summaries if one.rank not in left]
+    why = "holds no communication, though the others' recordings do"
+    return {
+        one.rank: _damaged_and(one) + why
+        for one in summaries
+        if not any(one.held.communication) and (not members or one.rank in members)
+    }
 
 
 def _members_of_used_groups(talking: Sequence[TraceSummary]) -> set[int]:
@@ -126,16 +129,14 @@ def _members_of_used_groups(talking: Sequence[TraceSummary]) -> set[int]:
     return found
 
 
-def _like_most(summaries: list[TraceSummary], left: dict[int, str]) -> list[TraceSummary]:
-    """Those whose iterations were found in the way most were: numbers of different ways mean different things."""
+def _unlike_most(summaries: Sequence[TraceSummary]) -> dict[int, str]:
+    """Those whose iterations were not found in the way most were: numbers of different ways mean different things."""
     ways = [one.found_by for one in summaries]
     usual = max(ways, key=ways.count)
     if ways.count(usual) <= _MOST * len(ways):
-        return summaries
-    for one in summaries:
-        if one.found_by != usual:
-            left[one.rank] = f"does not tell its iterations as the others do ({one.found_by} instead of {usual})"
-    return [one for one in summaries if one.rank not in left]
+        return {}
+    why = "does not tell its iterations as the others do"
+    return {one.rank: f"{why} ({one.found_by} instead of {usual})" for one in summaries if one.found_by != usual}
 
 
 # ---------------------------------------------------------------------- whole iterations

@@ -26,7 +26,6 @@ from eroica.summarize.rows import (
     Tally,
     attach_series,
     build_rows,
-    collective_series,
     fit_collectives,
     fit_rows,
 )
@@ -40,8 +39,6 @@ from eroica.wire.codec import encode_record
 
 _COLLECTIVES_SHARE = 4
 _HEADER_BYTES = 1500
-#: Executions kept per process group and kind of collective.
-_EXECUTIONS = 512
 #: The operator that adds to a parameter's gradient: once for each parameter in each backward pass.
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 #: Slices of a timeline, the bytes that it may take, and the steps of time in which an iteration is told.
@@ -157,15 +154,14 @@ def _wait_us(scene: Scene, tally: Tally) -> NDArray[np.float32]:
 def _records(
     capture: Capture, scene: Scene, tally: Tally, settings: Settings, recorded: bool
 ) -> tuple[CollectiveRecord, ...]:
-    groups, rank = capture.process_groups, capture.worker.global_rank
-    grain_ns = RECORDED_GRAIN_NS if recorded else ONLINE_GRAIN_NS
-    series = collective_series(
-        scene.executions, tally.execution_ns, tally.edges_ns, groups, rank, _EXECUTIONS, grain_ns
-    )
     return fit_collectives(
-        _EXECUTIONS,
+        scene.executions,
+        tally.execution_ns,
+        tally.edges_ns,
+        capture.process_groups,
+        capture.worker.global_rank,
         settings.pattern_bytes // _COLLECTIVES_SHARE,
-        lambda limit: tuple(one.encode(limit) for one in series),
+        RECORDED_GRAIN_NS if recorded else ONLINE_GRAIN_NS,
     )
 
 

@@ -16,6 +16,7 @@ Loader processes and background threads are never critical; their processor use 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -228,25 +229,21 @@ def critical_duration(utilization_n: NDArray[np.float64]) -> tuple[int, int] | N
     before = np.concatenate(([0.0], np.cumsum(utilization_n)))
     needed = _CRITICAL_SHARE * before[-1] * (1.0 - 1e-12)
     gap = np.diff(used) - 1
-    lengths = np.unique(np.concatenate(([0], gap)))
-    low, high = 0, len(lengths) - 1
-    best = (int(used[0]), int(used[-1]) + 1)
-    while low <= high:
-        middle = (low + high) // 2
-        found = _heaviest_piece(before, used, gap > lengths[middle])
-        if before[found[1]] - before[found[0]] >= needed:
-            best, high = found, middle - 1
-        else:
-            low = middle + 1
-    return best
 
+    def heaviest(longest: int) -> tuple[int, int]:
+        """The piece between longer gaps with the largest sum."""
+        cut = gap > longest
+        first = np.concatenate((used[:1], used[1:][cut]))
+        last = np.concatenate((used[:-1][cut], used[-1:])) + 1
+        at = int(np.argmax(before[last] - before[first]))
+        return int(first[at]), int(last[at])
 
-def _heaviest_piece(before: NDArray[np.float64], used: NDArray[np.intp], cut: NDArray[np.bool_]) -> tuple[int, int]:
-    """Find the piece between cut gaps with the largest sum."""
-    first = np.concatenate((used[:1], used[1:][cut]))
-    last = np.concatenate((used[:-1][cut], used[-1:])) + 1
-    heaviest = int(np.argmax(before[last] - before[first]))
-    return int(first[heaviest]), int(last[heaviest])
+    def holds_enough(longest: int) -> bool:
+        first, last = heaviest(longest)
+        return bool(before[last] - before[first] >= needed)
+
+    lengths = np.unique(np.append(0, gap)).tolist()
+    return heaviest(lengths[bisect_left(lengths, True, key=holds_enough)])
 
 
 def measure_threads(
