@@ -115,7 +115,7 @@ def test_a_compressed_trace_without_any_text_is_refused(tmp_path, keep):
 def test_an_empty_trace_is_an_empty_table(tmp_path):
     table = read_trace(write(tmp_path / "t.json", []))
     assert len(table) == 0
-    assert table.names_where([]).tolist() == []
+    assert table.named(str.isupper).tolist() == []
 
 
 @needs_traces

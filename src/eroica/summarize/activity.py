@@ -154,10 +154,9 @@ def _autograd_threads(events: EventTable, training_thread: int) -> tuple[int, ..
 
     In 2021 the engine left no notes of its own.
     """
-    operators = events.category == Category.OPERATOR
-    engine = events.names_where([name.startswith(ENGINE_PREFIX) for name in events.strings]) & operators
+    engine = events.named(lambda name: name.startswith(ENGINE_PREFIX), Category.OPERATOR)
     if not engine.any():
-        engine = events.names_where([is_backward_name(name) for name in events.strings]) & operators
+        engine = events.named(is_backward_name, Category.OPERATOR)
     others = engine & (events.thread != training_thread) & (events.thread != -1)
     threads, counts = np.unique(events.thread[others], return_counts=True)
     busiest = threads[np.argsort(-counts, kind="stable")[:_MOST_AUTOGRAD]]
@@ -252,8 +251,7 @@ def _numbers(
 def _device(
     events: EventTable, outline: Outline, window: tuple[int, int], functions: Functions
 ) -> tuple[Layer, Layer, Durations]:
-    collective = events.names_where(events.communication().tolist())
-    kernels = np.flatnonzero((events.category == Category.KERNEL) & ~collective)
+    kernels = np.flatnonzero((events.category == Category.KERNEL) & ~events.communication())
     memory = np.flatnonzero((events.category == Category.MEMORY) | is_allocation(events))
     phase = launch_phases(events, outline)
     compute_layer, compute_durations = _streams(events, kernels, "compute", phase, window, functions)
@@ -263,9 +261,7 @@ def _device(
 
 def is_allocation(events: EventTable) -> NDArray[np.bool_]:
     """Return which events are calls that allocate or free memory of the device. bool [E]."""
-    names = events.names_where([name.startswith(ALLOCATIONS) for name in events.strings])
-    calls: NDArray[np.bool_] = names & (events.category == Category.RUNTIME)
-    return calls
+    return events.named(lambda name: name.startswith(ALLOCATIONS), Category.RUNTIME)
 
 
 def launches_of(events: EventTable, outline: Outline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -351,11 +347,11 @@ def _active(events: EventTable, outline: Outline, collectives: Container[str]) -
     It may wait within operators that hand work to a group, so that only their beginnings count; collectives that it
     runs itself (`send`) may be over long after it went on.
     """
-    host = (events.category == Category.OPERATOR) | (events.category == Category.ANNOTATION)
+    host = events.named(
+        lambda name: name not in collectives and not is_host_collective(name), Category.OPERATOR, Category.ANNOTATION
+    )
     host &= (events.thread == outline.training_thread) & (events.start_ns < events.end_ns)
-    host &= ~events.names_where([name in collectives or is_host_collective(name) for name in events.strings])
-    waits = events.names_where([is_transport(name) for name in events.strings])
-    return np.concatenate((events.start_ns[host], events.end_ns[host & ~waits]))
+    return np.concatenate((events.start_ns[host], events.end_ns[host & ~events.named(is_transport)]))
 
 
 def _collectives(executions: Sequence[Execution], spans: Spans, functions: Functions) -> Layer:

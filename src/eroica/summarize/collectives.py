@@ -161,8 +161,7 @@ def find_executions(
 
 def _spans(events: EventTable, groups: Sequence[ProcessGroup]) -> list[_Span]:
     """Spans of collectives that run on host threads (those of NCCL only enqueue), sends widened to their call."""
-    chosen = events.names_where([is_host_collective(name, groups) for name in events.strings])
-    chosen &= (events.category == Category.ANNOTATION) | (events.category == Category.OPERATOR)
+    chosen = events.named(lambda name: is_host_collective(name, groups), Category.ANNOTATION, Category.OPERATOR)
     spans = []
     for row in np.flatnonzero(chosen).tolist():
         name = events.name_of(row)
@@ -174,7 +173,7 @@ def _spans(events: EventTable, groups: Sequence[ProcessGroup]) -> list[_Span]:
 
 def _widen(spans: list[_Span], events: EventTable) -> list[_Span]:
     """A send or receive begins with the call around the beginning of its span."""
-    calls = events.names_where([name in DIRECT_CALLS or name == "c10d::recv_any_source_" for name in events.strings])
+    calls = events.named(lambda name: name in DIRECT_CALLS or name == "c10d::recv_any_source_")
     calls_of = dict(rows_by_thread(events, np.flatnonzero(calls)))
     widened = []
     for span in spans:
@@ -328,8 +327,7 @@ def _point_to_point(
 
 
 def _kernels(events: EventTable, groups: Sequence[ProcessGroup]) -> list[Execution]:
-    chosen = events.names_where(events.communication().tolist())
-    rows = np.flatnonzero(chosen & (events.category == Category.KERNEL))
+    rows = np.flatnonzero(events.communication(Category.KERNEL))
     only = groups[0].name if len(groups) == 1 else ""
     # a group has a stream of its own: kernels that name no group are of the only one known if they run on the busiest
     streams, counts = np.unique(events.thread[rows], return_counts=True)

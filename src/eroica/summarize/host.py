@@ -147,9 +147,8 @@ def device_time(
         Nanoseconds; zeros where the trace does not tell who launched what. float64 [functions].
     """
     work, call = launches_of(events, outline)
-    waits = events.communication()
-    if len(work):
-        work, call = work[~waits[events.name[work]]], call[~waits[events.name[work]]]
+    waits = events.communication()[work]
+    work, call = work[~waits], call[~waits]
     if not len(work) or not len(samples.time_ns):
         return np.zeros(functions)
     direct = np.flatnonzero(is_allocation(events) & (events.thread == outline.training_thread))
@@ -194,8 +193,7 @@ def launching_moments(events: EventTable, outline: Outline) -> tuple[Times, Time
 def _launches(events: EventTable, outline: Outline) -> NDArray[np.intp]:
     """Rows of launches by the training thread and the autograd engine's."""
     hosts = np.isin(events.thread, (outline.training_thread, *outline.autograd_threads))
-    named = events.names_where([name.startswith(ALL_LAUNCHES) for name in events.strings])
-    return np.flatnonzero((events.category == Category.RUNTIME) & named & hosts)
+    return np.flatnonzero(hosts & events.named(lambda name: name.startswith(ALL_LAUNCHES), Category.RUNTIME))
 
 
 def within(layer: Layer, start: Times, end: Times) -> Layer:

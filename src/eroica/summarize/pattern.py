@@ -168,7 +168,7 @@ def _records(
 def _workload(capture: Capture, events: EventTable, scene: Scene) -> Workload:
     """Add to the worker's own counts what the trace tells: backward passes and collectives."""
     known, iterations = capture.workload, max(len(scene.edges_ns) - 1, 1)
-    named = events.names_where([name == _ACCUMULATE for name in events.strings])
+    named = events.named(lambda name: name == _ACCUMULATE)
     low, high = scene.window
     inside = named & (events.start_ns >= low) & (events.start_ns < high)
     return msgspec.structs.replace(

@@ -230,7 +230,7 @@ def _streams(staged: Staged, rows: NDArray[np.int64], span: tuple[int, int], fun
     """One strand a stream of the device, without collectives, which have their own."""
     events = staged.scene.events
     is_device = np.isin(events.category[rows], (Category.KERNEL, Category.MEMORY))
-    on_device = rows[is_device & ~events.names_where(events.communication().tolist())[rows]]
+    on_device = rows[is_device & ~events.communication()[rows]]
     found = []
     for stream, mine in rows_by_thread(events, on_device):
         start, end = np.maximum(events.start_ns[mine], span[0]), np.minimum(events.end_ns[mine], span[1])
@@ -268,9 +268,9 @@ def _of_rows(
     """Events as spans under their names, without the profiler's own steps and what only wraps the whole span."""
     events = staged.scene.events
     category = events.category[rows].astype(np.int64)
-    is_step = events.names_where([name.startswith(_STEP) for name in events.strings])[rows]
+    is_step = events.named(lambda name: name.startswith(_STEP), Category.ANNOTATION)[rows]
     wraps = (events.start_ns[rows] <= span[0]) & (events.end_ns[rows] >= span[1])
-    left_out = (is_step & (category == Category.ANNOTATION)) | (wraps & (category == Category.PYTHON))
+    left_out = is_step | (wraps & (category == Category.PYTHON))
     rows, category, phase = rows[~left_out], category[~left_out], phase[~left_out]
 
     def key_of(code: int) -> FunctionKey:
