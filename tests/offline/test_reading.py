@@ -14,7 +14,7 @@ from written_traces import write
 
 from eroica.offline import reading
 from eroica.offline.discover import Source, discover
-from eroica.offline.reading import cores, parse_quota, read_all
+from eroica.offline.reading import read_all
 from eroica.settings import Settings
 
 FRAGILE = """
@@ -43,13 +43,6 @@ def helpers() -> Callable[[], set[int]]:
     """Processes that the test has begun and not ended; other tests of this run may keep a server."""
     before = {child.pid for child in psutil.Process().children()}
     return lambda: {child.pid for child in psutil.Process().children()} - before
-
-
-@pytest.mark.parametrize(
-    ("text", "granted"), [("max 100000\n", None), ("250000 100000\n", 2.5), ("", None), ("1 0", None), ("x y", None)]
-)
-def test_a_quota_is_read_from_cpu_max(text: str, granted: float | None) -> None:
-    assert parse_quota(text) == granted and cores() >= 1
 
 
 def sources(directory: Path) -> tuple[Source, ...]:

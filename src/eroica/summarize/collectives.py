@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import itertools
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup, axis_of
@@ -189,25 +188,6 @@ def _widen(spans: list[_Span], events: EventTable) -> list[_Span]:
 # --- gloo's queues and the Flight Recorder ---
 
 
-@dataclass(frozen=True)
-class _Queue:
-    """Entries of one group in order of enqueueing."""
-
-    group: str
-    entries: tuple[FlightEntry, ...]
-    created: NDArray[np.int64]
-    created_by_name: dict[str, NDArray[np.int64]]
-
-
-def _queue(group: str, entries: list[FlightEntry]) -> _Queue:
-    by_name: dict[str, list[int]] = defaultdict(list)
-    for entry in entries:
-        by_name[entry.name].append(entry.created_ns)
-    arrays = {name: np.array(created, dtype=np.int64) for name, created in by_name.items()}
-    created = np.array([entry.created_ns for entry in entries], dtype=np.int64)
-    return _Queue(group, tuple(entries), created, arrays)
-
-
 def _join_flight(
     spans: list[_Span], flight: Sequence[FlightEntry], groups: Sequence[ProcessGroup], window: tuple[int, int]
 ) -> list[Execution]:
@@ -216,15 +196,15 @@ def _join_flight(
     for entry in flight:
         if entry.name in names:
             by_group[entry.group].append(entry)
-    queues = [_queue(group, entries) for group, entries in by_group.items()]
     by_thread: dict[int, list[_Span]] = defaultdict(list)
     for span in spans:
         by_thread[span.thread].append(span)
     served: dict[str, list[_Span]] = defaultdict(list)
-    for mine in by_thread.values() if queues else ():
-        served[min(queues, key=lambda queue: _misfit(mine, queue)).group] += mine
+    for mine in by_thread.values() if by_group else ():
+        served[min(by_group, key=lambda group: _misfit(mine, by_group[group]))] += mine
     joined = [
-        _join_queue(sorted(served[queue.group], key=lambda span: span.start_ns), queue, window) for queue in queues
+        _join_queue(sorted(served[group], key=lambda span: span.start_ns), group, entries, window)
+        for group, entries in by_group.items()
     ]
     if not joined or None in joined:
         return _unpaired(spans, groups, {entry.group for entry in flight})
@@ -239,53 +219,51 @@ def _unpaired(spans: list[_Span], groups: Sequence[ProcessGroup], recorded: set[
     return [_execution(span, group)._replace(paired_by=pairing) for span in spans]
 
 
-def _misfit(spans: list[_Span], queue: _Queue) -> tuple[float, float]:
+def _misfit(spans: list[_Span], entries: list[FlightEntry]) -> tuple[float, float]:
     """Measure how badly a thread's spans fit a queue: the share without an own entry, then the median delay."""
+    created: dict[str, list[int]] = defaultdict(list)
+    for entry in entries:
+        created[entry.name].append(entry.created_ns)
     delays: list[int] = []
     used: set[tuple[str, int]] = set()
-    nothing = np.empty(0, dtype=np.int64)
     for span in spans:
-        created = queue.created_by_name.get(span.name, nothing)
-        place = int(np.searchsorted(created, span.start_ns + _CLOCK_SKEW_NS, side="right")) - 1
+        place = bisect_right(created[span.name], span.start_ns + _CLOCK_SKEW_NS) - 1
         if place >= 0 and (span.name, place) not in used:
             used.add((span.name, place))
-            delays.append(span.start_ns - int(created[place]))
+            delays.append(span.start_ns - created[span.name][place])
     return 1.0 - len(used) / len(spans), float(np.median(delays)) if delays else 0.0
 
 
-def _join_queue(spans: list[_Span], queue: _Queue, window: tuple[int, int]) -> list[Execution] | None:
+def _join_queue(
+    spans: list[_Span], group: str, entries: list[FlightEntry], window: tuple[int, int]
+) -> list[Execution] | None:
     """A group's spans with its entries, None if names or times contradict.
 
     The ring of the recorder may have lost the oldest entries: spans before its first one stay without a number.
     """
-    early = sum(span.start_ns + _CLOCK_SKEW_NS < int(queue.created[0]) for span in spans)
+    early = sum(span.start_ns + _CLOCK_SKEW_NS < entries[0].created_ns for span in spans)
     rest = spans[early:]
-    offset = _offset(rest, queue, window)
+    offset = _offset(rest, entries, window)
     if offset is None:
         return None
-    pairs = zip(rest, queue.entries[offset:], strict=False)
+    pairs = zip(rest, entries[offset:], strict=False)
     return [
-        *(_execution(span, queue.group) for span in spans[:early]),
-        *(_execution(span, queue.group, entry) for span, entry in pairs),
+        *(_execution(span, group) for span in spans[:early]),
+        *(_execution(span, group, one) for span, one in pairs),
     ]
 
 
-def _offset(spans: list[_Span], queue: _Queue, window: tuple[int, int]) -> int | None:
+def _offset(spans: list[_Span], entries: list[FlightEntry], window: tuple[int, int]) -> int | None:
     """Number of the entry that belongs to the first span: that of the window's start if it fits, else the latest."""
-    count = len(spans)
-    if not count:
-        return 0
-    spare = len(queue.entries) - count
-    if spare < 0:
-        return None
+    count, spare = len(spans), len(entries) - len(spans)
     names = [span.name for span in spans]
     start = np.array([span.start_ns for span in spans], dtype=np.int64) + _CLOCK_SKEW_NS
-    first = int(np.searchsorted(queue.created, window[0], side="left"))
-    for offset in (first, *range(spare, -1, -1)):
-        if offset > spare or np.any(queue.created[offset : offset + count] > start):
-            continue
-        if all(entry.name == name for entry, name in zip(queue.entries[offset:], names, strict=False)):
-            return int(offset)
+    created = np.array([entry.created_ns for entry in entries], dtype=np.int64)
+    first = int(np.searchsorted(created, window[0], side="left"))
+    for offset in (min(first, spare), *range(spare, -1, -1)) if spare >= 0 else ():
+        is_possible = not np.any(created[offset : offset + count] > start)
+        if is_possible and all(one.name == name for one, name in zip(entries[offset:], names, strict=False)):
+            return offset
     return None
 
 
