@@ -161,17 +161,6 @@ def test_a_root_that_is_through_is_no_peer_that_finished(name: str) -> None:
         assert [finding.cause for finding in _causes(_verdict(job))] == ["slow-link"]
 
 
-def test_a_collective_entered_by_all_and_completed_by_none_singles_nobody_out() -> None:
-    job = DumpedJob(8)
-    job.enter(range(8))
-    verdict = _verdict(job)
-    cause = _causes(verdict)[0]
-    assert (cause.cause, cause.scope) == ("slow-link", "all")
-    assert cause.confidence < 0.5
-    assert "although all members have entered" in verdict.summary
-    assert any("in a job that still moves it looks the same" in text for text in cause.evidence)
-
-
 def test_another_operation_under_the_same_number_is_a_desynchronized_collective() -> None:
     job = DumpedJob(4)
     job.enter([0, 1, 3])
@@ -181,15 +170,6 @@ def test_another_operation_under_the_same_number_is_a_desynchronized_collective(
     assert (cause.cause, cause.workers) == ("desynchronized-collective", (2,))
     assert cause.function.name == "nccl:_all_gather_base"
     assert "worker 2 is in nccl:_all_gather_base as number 12 of group default_pg" in verdict.summary
-
-
-def test_workers_that_wait_for_each_other_in_different_groups_are_desynchronized() -> None:
-    job = DumpedJob(4)
-    job.add_group("5", [0, 1, 2, 3], "OTHER")
-    job.enter([0, 1, 2])
-    job.enter([3], "5")
-    verdict = _verdict(job)
-    assert [(one.cause, one.workers) for one in _causes(verdict)] == [("desynchronized-collective", (3,))]
 
 
 def test_where_only_the_worker_of_a_missing_dump_can_be_missing_it_may_be_inside_as_well() -> None:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import ASIDE, CollectiveRecord, FunctionPattern
+from eroica.model.pattern import ASIDE, CollectiveRecord, FunctionKey, FunctionPattern
 from eroica.model.series import encode_series
 from eroica.model.worker import ProcessGroup
 from eroica.summarize.collectives import POINT_TO_POINT, Execution
@@ -24,7 +24,6 @@ from eroica.summarize.sweep import Durations, Functions, Layer, Times
 from eroica.summarize.utilization import Use
 
 _MOST_ROWS = 3000
-_MOST_FIRST = 500
 _EXPLAINING_SHARE = 0.01
 _LEAST_SERIES = 0.001
 _SERIES_SHARE = 3
@@ -161,13 +160,24 @@ def _candidates(
     order = seen[np.lexsort((-total[seen], -critical[seen]))]
     if len(order) <= _MOST_ROWS:
         return order
-    first = np.array([key.kind in ("gc", "collective") for key in functions.keys], dtype=np.bool_)
-    explains = (critical == 0) & (total >= _EXPLAINING_SHARE * window_ns)
-    kept = np.zeros(len(functions), dtype=np.bool_)
-    kept[order[:_MOST_ROWS]] = True
-    kept[order[first[order]][:_MOST_FIRST]] = True
-    kept[order[explains[order]][:_MOST_FIRST]] = True
-    return order[kept[order]]
+    ranks = [
+        _rank(functions.keys[number], critical[number] / window_ns, total[number] / window_ns)
+        for number in order.tolist()
+    ]
+    return order[np.sort(np.argsort(-np.array(ranks), kind="stable")[:_MOST_ROWS])]
+
+
+def _rank(key: FunctionKey, beta: float, total: float) -> float:
+    """The place of a function where not all have one; `beta` and `total` are shares of the window.
+
+    Rows of other threads that fill over 1 % of the window explain waits, so they do not give way to the tail of the
+    critical path: they rank like critical rows of 1 %. Collectives and collector runs always come first.
+    """
+    if key.kind in ("gc", "collective"):
+        return 1.0
+    if key.thread in ASIDE:
+        return _EXPLAINING_SHARE if total >= _EXPLAINING_SHARE else 0.0
+    return beta
 
 
 def _short(value: float) -> float:
@@ -203,27 +213,17 @@ def fit_rows(
 ) -> tuple[tuple[FunctionPattern, ...], float]:
     """Keep as many rows as the budget holds, and sum up the critical seconds of the others.
 
-    Rows of other threads that fill over 1 % of the window explain waits, so they do not give way to the tail of the
-    critical path: they rank like critical rows of 1 %. Collectives and collector runs always come first.
-
     Args:
         rows: In order of falling beta, then total.
         budget: Bytes on the wire.
         window_s: Length of the window.
     """
-    order = sorted(range(len(rows)), key=lambda number: -_rank(rows[number], window_s))
+    ranks = [_rank(row.key, row.beta, row.total_s / window_s) for row in rows]
+    order = sorted(range(len(rows)), key=lambda number: -ranks[number])
     count = _largest(len(rows), lambda some: wire_size([rows[number] for number in sorted(order[:some])]) <= budget)
     kept = sorted(order[:count])
     dropped = sum(rows[number].critical_s for number in order[count:])
     return tuple(rows[number] for number in kept), dropped
-
-
-def _rank(row: FunctionPattern, window_s: float) -> float:
-    if row.key.kind in ("gc", "collective"):
-        return 1.0
-    if row.key.thread in ASIDE:
-        return _EXPLAINING_SHARE if row.total_s >= _EXPLAINING_SHARE * window_s else 0.0
-    return row.beta
 
 
 def _largest(high: int, fits: Callable[[int], bool]) -> int:
