@@ -80,7 +80,9 @@ def choose(summaries: Sequence[TraceSummary]) -> Choice:
     runs = {one.rank: _whole_run(one, kept) for one in kept}
     for one in kept if any(run is not None for run in runs.values()) else ():
         if runs[one.rank] is None:
-            left[one.rank] = _why_none(one)
+            is_damaged = bool(one.held.damage)
+            why = "holds no whole iteration" if is_damaged else f"holds {_lost(one)} in every iteration"
+            left[one.rank] = _damaged_and(one) + why
     kept = [one for one in kept if one.rank not in left]
     whole = {one.rank: runs[one.rank] or _recorded(one) for one in kept}
     common = _common(whole, {one.rank: one for one in kept}, left)
@@ -154,17 +156,17 @@ def _whole_run(one: TraceSummary, peers: Sequence[TraceSummary]) -> Range | None
     own = _per_launch(held)
     if not (held.damage or _is_lossy(held, usual)):
         return _recorded(one)
-    expected = (
-        [count * usual for count in held.launches] if own is not None else _usual_of(held.kernels or held.operators)
-    )
     present = held.kernels if any(held.kernels) else held.operators
-    talk = _usual_of(held.communication)
+    fullest, talk = max(held.kernels or held.operators, default=0), max(held.communication, default=0)
     whole = [
-        present[at] >= _WHOLE * expected[at] and present[at] > 0 and held.communication[at] >= _WHOLE * talk[at]
-        for at in range(len(present))
+        number > 0
+        and number >= _WHOLE * (held.launches[at] * usual if own is not None else fullest)
+        and held.communication[at] >= _WHOLE * talk
+        for at, number in enumerate(present)
     ]
-    longest = _longest(whole)
-    return None if longest is None else (first + longest[0], first + longest[1])
+    runs = [[at for at, _ in run] for is_whole, run in groupby(enumerate(whole), key=itemgetter(1)) if is_whole]
+    longest = max(runs, key=len, default=None)
+    return None if longest is None else (first + longest[0], first + longest[-1])
 
 
 def _per_launch(held: Held) -> float | None:
@@ -178,17 +180,6 @@ def _is_lossy(held: Held, usual: float) -> bool:
     """Whether a recording holds clearly fewer kernels than the calls that launched them say."""
     own = _per_launch(held)
     return own is not None and own < _WHOLE * usual
-
-
-def _usual_of(counts: Sequence[int]) -> list[float]:
-    """What each iteration of a worker must hold by its own fullest one."""
-    return [float(max(counts, default=0))] * len(counts)
-
-
-def _longest(whole: Sequence[bool]) -> Range | None:
-    runs = [[at for at, _ in run] for is_whole, run in groupby(enumerate(whole), key=itemgetter(1)) if is_whole]
-    longest = max(runs, key=len, default=None)
-    return None if longest is None else (longest[0], longest[-1])
 
 
 def _common(whole: Mapping[int, Range], by_rank: Mapping[int, TraceSummary], left: dict[int, str]) -> Range | None:
@@ -215,12 +206,6 @@ def _common(whole: Mapping[int, Range], by_rank: Mapping[int, TraceSummary], lef
 
 
 # ---------------------------------------------------------------------- words
-
-
-def _why_none(one: TraceSummary) -> str:
-    if one.held.damage:
-        return f"{_damaged_and(one)}holds no whole iteration"
-    return f"holds {_lost(one)} in every iteration"
 
 
 def _lost(one: TraceSummary) -> str:

@@ -30,7 +30,7 @@ from eroica.summarize.rows import (
     fit_rows,
 )
 from eroica.summarize.sampled import Stratum
-from eroica.summarize.staging import Sampled, Scene, read_sampled, set_scene, walk
+from eroica.summarize.staging import Scene, read_sampled, set_scene, walk
 from eroica.summarize.sweep import Layer
 from eroica.summarize.utilization import disk_facts, find_resources, measure_threads, measure_use
 from eroica.trace.stacks import StackTimeline
@@ -81,12 +81,16 @@ def summarize_worker(
     segments, strata, tally = walk(scene, python, recorded)
     uses = measure_use(scene.functions.keys, segments, find_resources(capture, samples), clock)
     measure_threads(python.threads, samples, clock, python.rate_hz, uses)
+    count = len(scene.functions)
+    device_ns = np.zeros(count)
+    if python.training is not None and scene.outline.has_accelerator and not recorded:
+        device_ns = device_time(scene.events, scene.outline, python.training, scene.window, count)
     rows, series, left_out_s = build_rows(
         scene.functions,
         tally,
         uses,
-        _beta_errors(strata, scene.window[1] - scene.window[0], len(scene.functions)),
-        _device_ns(scene, python, recorded),
+        _beta_errors(strata, scene.window[1] - scene.window[0], count),
+        device_ns,
     )
     neighbors, setup = find_neighbors(capture, samples), bounded_setup(capture.setup)
     budget = settings.pattern_bytes - _HEADER_BYTES - len(msgspec.msgpack.encode((neighbors, setup)))
@@ -135,13 +139,6 @@ def _beta_errors(strata: Sequence[Stratum], window_ns: int, count: int) -> NDArr
             variance += (stratum.length_ns / window_ns) ** 2 * share * (1.0 - share) / total
     error: NDArray[np.float64] = np.sqrt(variance)
     return error
-
-
-def _device_ns(scene: Scene, python: Sampled, recorded: bool) -> NDArray[np.float64]:
-    """Measure how long a device works on what each sampled function launches, nanoseconds. float64 [F]."""
-    if recorded or python.training is None or not scene.outline.has_accelerator:
-        return np.zeros(len(scene.functions))
-    return device_time(scene.events, scene.outline, python.training, scene.window, len(scene.functions))
 
 
 def _wait_us(scene: Scene, tally: Tally) -> NDArray[np.float32]:

@@ -208,7 +208,12 @@ def _drop_impossible(start: Numbers, length: Numbers, on_device: NDArray[np.bool
     if np.isfinite(last_us) and last < last_us * 1000.0 < latest + spread:
         last = round(last_us * 1000.0)
     end[is_open] = np.maximum(start[is_open], last)
-    return _Kept(row, start, end, int(is_open.sum()), tuple(_time_losses(int(far.sum()), endless & ~far, spread)))
+    hours, without_end = spread / _HOUR_NS, int((endless & ~far).sum())
+    told = (
+        (far.any(), f"left out: {counted(int(far.sum()), 'event')} more than {hours:,.0f} h away from the others"),
+        (without_end, f"left out: {counted(without_end, 'device event')} without an end"),
+    )
+    return _Kept(row, start, end, int(is_open.sum()), tuple(sentence for happened, sentence in told if happened))
 
 
 def _reach(start: Numbers) -> tuple[int, int] | None:
@@ -219,15 +224,6 @@ def _reach(start: Numbers) -> tuple[int, int] | None:
     median = int(np.partition(start, half)[half])
     distance = np.abs(start - median)
     return median, min(max(_HOUR_NS, _FAR * int(np.partition(distance, most)[most])), _MOST_FAR_NS)
-
-
-def _time_losses(far: int, endless: NDArray[np.bool_], spread: int) -> list[str]:
-    losses = []
-    if far:
-        losses.append(f"left out: {counted(far, 'event')} more than {spread / _HOUR_NS:,.0f} h away from the others")
-    if endless.any():
-        losses.append(f"left out: {counted(int(endless.sum()), 'device event')} without an end")
-    return losses
 
 
 def _order(start: Numbers, end: Numbers) -> Numbers:
