@@ -260,7 +260,8 @@ def _offset(spans: list[_Span], entries: list[FlightEntry], window: tuple[int, i
     start = np.array([span.start_ns for span in spans], dtype=np.int64) + _CLOCK_SKEW_NS
     created = np.array([entry.created_ns for entry in entries], dtype=np.int64)
     first = int(np.searchsorted(created, window[0], side="left"))
-    for offset in (min(first, spare), *range(spare, -1, -1)) if spare >= 0 else ():
+    offsets: list[int] = [min(first, spare), *range(spare, -1, -1)] if spare >= 0 else []
+    for offset in offsets:
         is_possible = not np.any(created[offset : offset + count] > start)
         if is_possible and all(one.name == name for one, name in zip(entries[offset:], names, strict=False)):
             return offset
