@@ -2,7 +2,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_window import Events
 
@@ -52,6 +52,7 @@ def two_groups(seed, before=5):
     return events.table(), entries, truth
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**9))
 def test_gloo_spans_get_group_and_sequence_of_the_flight_recorder(seed):
     table, entries, truth = two_groups(seed)
