@@ -24,7 +24,7 @@ from eroica.archive.load import SavedRun, SavedWindow, open_saved, read_blockage
 from eroica.errors import InputError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.window import Window
-from eroica.offline.saved import baseline_number, usable_patterns
+from eroica.offline.saved import compared_with, usable_patterns
 from machine import machine_facts, revision
 
 #: A window in whose first so many a fault begins is one with the fault.
@@ -104,7 +104,7 @@ def _window(
     return CorpusWindow(
         window=window,
         truth=true,
-        compared_with=baseline_number(saved, known),
+        compared_with=compared_with(saved, known)[0],
         workers_expected=max(pattern.worker.world_size for pattern in patterns),
         patterns=tuple(map(pattern_map, patterns)),
         notes=notes,

@@ -28,7 +28,7 @@ from eroica.summarize.activity import find_outline, gather_activity
 from eroica.summarize.calls import new_trees, read_calls
 from eroica.summarize.recorded import summarize_recording
 from eroica.summarize.staging import find_critical_path
-from eroica.summarize.sweep import Functions, leaf_segments
+from eroica.summarize.sweep import Functions, nest
 from eroica.summarize.utilization import critical_duration
 from eroica.trace.table import Category, EventTable, TraceHeader
 from machine import machine_facts
@@ -64,7 +64,7 @@ def measure(events: int, rounds: int) -> dict[str, dict[str, float]]:
         whole = rate(partial(summarize_recording, table, name, 0, SETTINGS), len(table), rounds)
         found[f"whole summary ({name})"] = {**whole, "extra_memory_mb": extra_memory_mb(table)}
     calls = call_table(events)
-    found["innermost calls"] = rate(lambda: leaf_segments(calls.start_ns, calls.end_ns), len(calls), rounds)
+    found["innermost calls"] = rate(lambda: nest(calls.start_ns, calls.end_ns).leaves(), len(calls), rounds)
     use = np.random.default_rng(1).random(events) * (np.random.default_rng(2).random(events) < 0.3)
     found["critical duration (one execution)"] = rate(lambda: critical_duration(use), events, rounds)
     parts = np.array_split(use, max(events // 3000, 1))

@@ -13,9 +13,9 @@ from eroica.agent.setup import (
     parse_affinity,
     parse_environment,
     parse_listed,
-    parse_quota,
     process_setup,
 )
+from eroica.hardware.host import parse_quota
 from eroica.wire.variables import ALLOWED
 
 SECRETS = {

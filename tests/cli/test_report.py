@@ -14,7 +14,7 @@ from eroica.cli import group
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict
 from eroica.model.window import REFUSED, WindowPurpose
-from eroica.offline.saved import baseline_number, baseline_of, doubted_number, examine_again, parts_of_saved
+from eroica.offline.saved import baselines_of, compared_with, examine_again, parts_of_saved
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from support import FleetPlan, SlowCompute, SlowLoader, Standstill, Trouble, synthesize, synthesize_window
@@ -197,7 +197,7 @@ def test_it_is_compared_again_with_the_window_that_it_was_compared_with(
     keep(tmp_path, 2, "baseline")
     keep_verdict(tmp_path, 3, "slow", keep(tmp_path, 3, "slow"), noted)
     opened = open_run(tmp_path)
-    assert {one.window_id for one in baseline_of(opened, opened.window(3))} == ({number} if number else set())
+    assert {one.window_id for one in baselines_of(opened, opened.window(3))[0]} == ({number} if number else set())
     parts = parts_of_saved(tmp_path, Settings(), [])
     again = {part.window.window_id: part.verdict.window for part in parts}[3]
     assert again is not None and again.compared_with == number
@@ -230,7 +230,7 @@ def test_that_a_baseline_window_was_doubted_is_not_forgotten(tmp_path: Path) -> 
     Store(tmp_path).save_verdict(3, first)
     opened = open_run(tmp_path)
     kept = opened.window(3)
-    assert (baseline_number(kept, [1, 2]), doubted_number(kept, [1, 2])) == (0, 1)
+    assert compared_with(kept, [1, 2]) == (0, 1)
     part = next(one for one in parts_of_saved(tmp_path, Settings(), []) if one.window.window_id == 3)
     for again in (part.verdict, examine_again(opened, kept, Settings()).verdict):
         assert again.window == first.window
@@ -244,6 +244,6 @@ def test_a_window_that_confirms_a_slow_start_is_compared_with_nothing(tmp_path: 
     keep(tmp_path, 1, "baseline", SlowLoader((2,), 20.0))
     keep(tmp_path, 3, "slow", SlowLoader((2,), 20.0))
     windows = {one.window_id: one for one in open_run(tmp_path).windows}
-    assert not baseline_of(open_run(tmp_path), windows[2])
-    assert baseline_of(open_run(tmp_path), windows[3])
+    assert baselines_of(open_run(tmp_path), windows[2]) == ((), ())
+    assert baselines_of(open_run(tmp_path), windows[3])[0]
     assert early.cause is not None and "slow-data-loading" in call(tmp_path, "--window", 2, "--again").output

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from eroica.compare import Run, compare
+from eroica.compare.matching import match_functions
 from eroica.model.comparison import Comparison, FunctionChange
-from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
-from eroica.model.series import decode_series, encode_series
+from eroica.model.pattern import FunctionKey, WorkerPattern
+from eroica.offline.examine import read_spans
+from eroica.settings import Settings
 from support import (
     BusyHost,
     Draft,
@@ -25,6 +30,8 @@ from support import (
     UnevenWork,
     synthesize,
 )
+from support.written_jobs import WrittenJob
+from support.written_worker import WrittenWorker
 
 PLAN = FleetPlan()
 
@@ -96,38 +103,6 @@ def test_all_kernels_longer_at_equal_counts_and_utilization_is_one_finding_conte
     assert change.reason == "outside-contention" and change.workers == tuple(range(8)) and change.functions >= 10
     assert change.count_before == change.count_after
     assert "Equal counts" in change.text and "outside" in result.summary
-
-
-def test_all_operators_alike_are_contention_even_if_they_are_only_two() -> None:
-    plan = FleetPlan(accelerator=True)
-    sides = few_operators(run(plan), 2), few_operators(run(replace(plan, draw=1), Neighbor(1.4)), 2)
-    (change,) = [change for change in own(compare(*sides)) if change.kind == "compute"]
-    assert change.reason == "outside-contention" and change.functions == 2
-
-
-def few_operators(side: Run, number: int, longer: int = 0) -> Run:
-    """The same run with only so many operators, the first of them with most of the time, and `longer` by 44 %."""
-    patterns = []
-    for pattern in side.patterns:
-        compute = [row for row in pattern.functions if row.key.kind == "compute"][:number]
-        total = sum(row.critical_s for row in compute)
-        rows = [row for row in pattern.functions if row.key.kind != "compute"]
-        for at, row in enumerate(compute):
-            share = 0.7 * (1 + 0.44 * longer) if at == 0 else 0.3 / (number - 1)
-            rows.append(rescaled(row, share * total / row.critical_s, "large" if at == 0 else row.key.name))
-        patterns.append(msgspec.structs.replace(pattern, functions=tuple(rows)))
-    return Run(name=side.name, patterns=patterns)
-
-
-def rescaled(row: FunctionPattern, factor: float, name: str) -> FunctionPattern:
-    series = decode_series(row.per_iteration_us, np.float32)
-    return msgspec.structs.replace(
-        row,
-        key=msgspec.structs.replace(row.key, name=name),
-        critical_s=row.critical_s * factor,
-        total_s=row.total_s * factor,
-        per_iteration_us=encode_series(np.asarray(series * factor, dtype=np.float32), exact=True),
-    )
 
 
 def test_without_sampled_utilization_contention_and_slow_hardware_are_not_told_apart() -> None:
@@ -247,3 +222,113 @@ def test_python_is_not_compared_where_only_one_run_has_stacks() -> None:
     assert any("only the second run has Python stacks" in note for note in comparison.notes)
     assert not any(change.kind == "python" for change in comparison.changes)
     assert comparison.comparison == "equal"
+
+
+def python(*stack: str, phase: str = "forward") -> FunctionKey:
+    return FunctionKey(kind="python", name=stack[-1].split(" (")[0], stack=stack, phase=phase)  # type: ignore[arg-type]
+
+
+def kernel(name: str, **more: object) -> FunctionKey:
+    return FunctionKey(kind="compute", name=name, **more)  # type: ignore[arg-type]
+
+
+def matched(before: list[FunctionKey], after: list[FunctionKey]) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
+    return {(pair.before, pair.after) for pair in match_functions(before, after)}
+
+
+def test_a_function_moved_by_a_commit_above_it_is_the_same() -> None:
+    before = [python("main (train.py:20)", "score (tokens.py:30)")]
+    after = [python("main (train.py:25)", "score (tokens.py:48)")]
+    assert matched(before, after) == {((0,), (0,))}
+
+
+def test_a_function_under_other_callers_is_found_by_name_and_file() -> None:
+    before = [python("main (train.py:1)", "score (tokens.py:30)")]
+    after = [python("main (train.py:1)", "helper (train.py:9)", "score (tokens.py:30)")]
+    assert matched(before, after) == {((0,), (0,))}
+
+
+def test_a_kernel_with_other_template_arguments_is_the_same_where_its_plain_name_is_unique() -> None:
+    before = [kernel("void at::elementwise<4, at::Add<float> >(int, float*)"), kernel("gemm")]
+    after = [kernel("gemm"), kernel("void at::elementwise<8, at::Add<half> >(int, half*)")]
+    assert matched(before, after) == {((0,), (1,)), ((1,), (0,))}
+    twice = [*after, kernel("void at::elementwise<2>(int)")]
+    assert matched(before, twice) == {((1,), (0,)), ((0,), ()), ((), (1,)), ((), (2,))}
+
+
+def test_a_loaders_next_is_the_same_with_and_without_loader_processes() -> None:
+    before = [python("_SingleProcessDataLoaderIter.__next__", phase="input")]
+    after = [python("_MultiProcessingDataLoaderIter.__next__", phase="input")]
+    assert matched(before, after) == {((0,), (0,))}
+
+
+def test_every_function_is_in_exactly_one_pair() -> None:
+    keys = [python(f"f{i % 3} (a.py:{i})") for i in range(12)] + [kernel(f"k<{i}>") for i in range(5)]
+    pairs = match_functions(keys[:9] + keys[12:14], keys[3:])
+    assert sorted(index for pair in pairs for index in pair.before) == list(range(11))
+    assert sorted(index for pair in pairs for index in pair.after) == list(range(14))
+
+
+_CASES = Path(__file__).parents[2] / "../shared/cases/traces"
+ONE = Settings(readers=1)
+
+
+def run_of(path: Path, trace: dict[str, Any], **header: Any) -> Run:
+    path.write_text(json.dumps({**trace, **header}))
+    spans, _ = read_spans([path], ONE)
+    return Run(name=path.name, patterns=[one.pattern for one in spans[0].summaries if one.pattern is not None])
+
+
+def compared(tmp_path: Path, before: dict[str, Any], after: dict[str, Any], *headers: dict[str, Any]) -> Comparison:
+    first, second = headers or ({}, {})
+    return compare(run_of(tmp_path / "a.json", before, **first), run_of(tmp_path / "b.json", after, **second), ONE)
+
+
+def lasting(*milliseconds: float) -> dict[str, Any]:
+    """One worker whose iterations last so long."""
+    job = WrittenJob(ranks=1, steps=len(milliseconds), jitter=0.0)
+    trace, at = job.record()[0], 0.0
+    events = []
+    for number, length in enumerate(milliseconds):
+        start = 1.7e15 + at * 1000
+        events.append({"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 1, "tid": 1,
+                       "ts": start, "dur": length * 1000 - 5})  # fmt: skip
+        events.append({"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": start + 10,
+                       "dur": length * 1000 - 30, "args": {"stream": 7}})  # fmt: skip
+        at += length
+    return {**trace, "traceEvents": events}
+
+
+def test_another_device_comes_first_in_sentence_and_notes() -> None:
+    if not _CASES.is_dir():
+        pytest.skip("the shared cases are not here")
+    runs = []
+    for name in ("diff_v100.json", "diff_a100.json"):
+        spans, _ = read_spans([_CASES / name], ONE)
+        runs.append(Run(name=name, patterns=[one.pattern for one in spans[0].summaries if one.pattern is not None]))
+    found = compare(*runs, ONE)
+    assert found.summary.startswith("The device differs: Tesla V100-SXM2-16GB before, NVIDIA A100-SXM4-40GB after")
+    assert "the number of workers differs: 2 before, 8 after" in found.summary
+    assert found.notes[0].startswith("the device differs") and "of which 1 and 1 are here" in " ".join(found.notes)
+
+
+def test_another_driver_is_told_and_the_same_one_is_not(tmp_path: Path) -> None:
+    trace = WrittenWorker(calls=6, training=True, marks="steps").record()
+    drivers = {"cuda_driver_version": 12020}, {"cuda_driver_version": 12040}
+    assert "The CUDA driver differs: 12020 before, 12040 after" in compared(tmp_path, trace, trace, *drivers).summary
+    assert "differs" not in compared(tmp_path, trace, trace, drivers[0], drivers[0]).summary
+
+
+def test_every_iteration_slower_than_every_one_before_is_no_noise(tmp_path: Path) -> None:
+    before, after = lasting(100, 101, 99, 100, 102), lasting(104, 190, 105, 110, 150)
+    found = compared(tmp_path, before, after)
+    assert found.comparison == "regression" and "Iterations take" in found.summary
+    mixed = compared(tmp_path, before, lasting(98, 190, 99, 101, 150))
+    assert mixed.comparison != "regression"
+
+
+def test_iterations_of_one_distribution_are_no_regression(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    for _ in range(10):
+        times = random.normal(100, 4, (2, 8))
+        assert compared(tmp_path, lasting(*times[0]), lasting(*times[1])).comparison in ("equal", "undetermined")

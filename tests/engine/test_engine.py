@@ -30,7 +30,7 @@ from eroica.errors import InputError, UnavailableError, UsageError  # noqa: E402
 from eroica.localize.fleet import leave_out_damaged  # noqa: E402
 from eroica.model.pattern import WorkerPattern  # noqa: E402
 from eroica.model.verdict import Cost, Verdict  # noqa: E402
-from eroica.offline.saved import examine_window, usable_patterns  # noqa: E402
+from eroica.offline.saved import examine_again, usable_patterns  # noqa: E402
 from eroica.pipeline import analyze  # noqa: E402
 from eroica.settings import (  # noqa: E402
     Settings,
@@ -207,6 +207,6 @@ def test_windows_on_disk_are_read_alike_damage_included(cluster: None, tmp_path:
     saved = open_window(directory)
     here, there = usable_patterns(saved), usable_patterns(saved, OnRay("", "asked for"))
     assert here == there and len(here[1]) == 6
-    verdicts = [examine_window("job", saved, (), one).verdict for one in (Settings(engine="local"), ON_RAY)]
+    verdicts = [examine_again(None, saved, one).verdict for one in (Settings(engine="local"), ON_RAY)]
     assert without_cost(verdicts[0]) == without_cost(verdicts[1])
     assert leave_out_damaged(patterns) == leave_out_damaged(patterns, OnRay("", "asked for"))

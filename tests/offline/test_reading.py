@@ -14,7 +14,7 @@ from written_traces import write
 
 from eroica.offline import reading
 from eroica.offline.discover import Source, discover
-from eroica.offline.reading import cores, parse_quota, read_all
+from eroica.offline.reading import read_all
 from eroica.settings import Settings
 
 FRAGILE = """
@@ -43,13 +43,6 @@ def helpers() -> Callable[[], set[int]]:
     """Processes that the test has begun and not ended; other tests of this run may keep a server."""
     before = {child.pid for child in psutil.Process().children()}
     return lambda: {child.pid for child in psutil.Process().children()} - before
-
-
-@pytest.mark.parametrize(
-    ("text", "granted"), [("max 100000\n", None), ("250000 100000\n", 2.5), ("", None), ("1 0", None), ("x y", None)]
-)
-def test_a_quota_is_read_from_cpu_max(text: str, granted: float | None) -> None:
-    assert parse_quota(text) == granted and cores() >= 1
 
 
 def sources(directory: Path) -> tuple[Source, ...]:
@@ -90,15 +83,6 @@ def test_what_somebody_prints_in_a_reader_does_no_harm(tmp_path: Path, monkeypat
     for rank in (0, 1):
         write(tmp_path / f"chatty_rank{rank}.json", rank=rank)
     assert all(one.pattern is not None for one in read_all(sources(tmp_path), TWO))
-
-
-def test_a_damaged_file_costs_only_itself(tmp_path: Path) -> None:
-    write(tmp_path / "rank0.json", rank=0)
-    (tmp_path / "rank1.pt.trace.json").write_bytes(b"")
-    (tmp_path / "rank2.pt.trace.json.gz").write_bytes(b"\x1f\x8b\x08garbage")
-    summaries = read_all(sources(tmp_path), TWO)
-    assert [bool(one.error) for one in summaries] == [False, True, True]
-    assert all("rank" in one.error for one in summaries[1:])
 
 
 def test_names_that_are_no_text_can_be_read(tmp_path: Path) -> None:

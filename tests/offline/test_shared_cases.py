@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from eroica.errors import InputError
 from eroica.model.verdict import Verdict
 from eroica.offline import diagnose
 from eroica.settings import Settings
@@ -59,24 +58,7 @@ def test_a_long_stage_is_structure_in_groups_of_two_as_well() -> None:
     assert not accused(verdict)
 
 
-def test_with_stacks_and_without_the_answer_is_the_same() -> None:
-    with_stacks, without = judged("host_bound_stacks.json"), judged("host_bound_no_stacks.json")
-    assert with_stacks.verdict == without.verdict and "host-bound" in with_stacks.summary.lower()
-    assert "inside forward (model.py:8)" in with_stacks.summary
-    assert without.summary == with_stacks.summary.replace(", inside forward (model.py:8)", "")
-
-
-def test_training_that_its_host_cannot_feed_is_host_bound() -> None:
-    verdict = judged("launch_bound_training_no_stacks.json")
-    assert "host-bound" in verdict.summary.lower() and "inference" not in verdict.summary
-
-
 def test_waiting_for_another_worker_each_time_is_said_with_its_share() -> None:
     verdict = judged("rotating_*")
     assert not accused(verdict) and "27 % of each iteration" in verdict.summary
     assert "another worker each time" in verdict.summary
-
-
-def test_a_trace_of_another_tool_is_named() -> None:
-    with pytest.raises(InputError, match="a trace, but not PyTorch's: VizTracer"):
-        judged("other_tool_viztracer.json")

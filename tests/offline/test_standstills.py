@@ -36,12 +36,6 @@ def test_dumps_of_one_job_in_a_folder_for_each_host_are_one_standstill(tmp_path:
     assert verdict.cause is not None and verdict.cause.workers == (9, 14)
 
 
-def test_missing_dumps_are_named(tmp_path: Path) -> None:
-    for rank in range(12):
-        link(dump(rank), tmp_path / f"_dump_{rank}")
-    assert diagnose(tmp_path).coverage.missing == (12, 13, 14, 15)
-
-
 def test_a_second_and_a_damaged_dump_cost_only_themselves(tmp_path: Path) -> None:
     for rank in range(16):
         link(dump(rank), tmp_path / f"_dump_{rank}")

@@ -67,14 +67,6 @@ def test_a_number_that_is_no_global_rank_is_not_taken_for_one(name: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "rank"),
-    [("fr_trace_3.json", 3), ("my_prefix7", 7), ("nccl_trace_rank_9", 9), ("local_rank3", None), ("dump.pickle", None)],
-)
-def test_a_dump_ends_in_its_rank_whatever_it_is_called(name: str, rank: int | None) -> None:
-    assert rank_of_dump(name) == rank
-
-
-@pytest.mark.parametrize(
     ("path", "rank", "place"),
     [
         ("run/rank_3/trace.json", 3, "run/rank_*"),
@@ -104,3 +96,17 @@ def test_the_users_own_rule_replaces_ours_in_names_and_in_directories() -> None:
 def test_a_rule_without_one_group_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match="rank regex"):
         compile_rule(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("fr_trace_3.json", 3),
+        ("my_prefix7", 7),
+        ("nccl_trace_rank_9", 9),
+        ("_dump_123456789", None),
+        ("local_rank3", None),
+    ],
+)
+def test_a_dump_ends_in_its_rank_whatever_it_is_called(name: str, rank: int | None) -> None:
+    assert rank_of_dump(name) == rank

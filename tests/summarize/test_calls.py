@@ -172,16 +172,6 @@ def test_other_threads_explain_but_are_never_critical():
     assert (row.beta, row.count, row.total_s) == (0.0, 1, pytest.approx(200e-9))
 
 
-def test_very_deep_recursion_is_cut_and_not_lost():
-    events = Events()
-    for depth in range(3000):
-        events.add("train.py(3): again", 0, 6000 - depth, Category.PYTHON)
-    table = events.table()
-    pattern = summarize_worker(capture((0, 6000)), table, None, None, [], Settings())
-    assert is_conserved(pattern)
-    assert pattern.idle_s == 0
-
-
 def test_a_million_stacks_do_not_make_a_million_rows():
     events = Events()
     for number in range(4000):

@@ -2,7 +2,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_window import Events
 
@@ -10,7 +10,7 @@ from eroica.model.series import decode_series
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup
 from eroica.summarize.collectives import find_executions
-from eroica.summarize.rows import collective_series
+from eroica.summarize.rows import fit_collectives
 from eroica.trace.table import Category, CollectiveArguments
 
 US = 1000
@@ -20,7 +20,7 @@ WINDOW = (100 * MS, 1000 * MS)
 
 
 def collective_records(executions, critical_ns, edges_ns, groups, rank, limit):
-    return tuple(one.encode(limit) for one in collective_series(executions, critical_ns, edges_ns, groups, rank, limit))
+    return fit_collectives(executions, critical_ns, edges_ns, groups, rank, 10**9, limit=limit)
 
 
 def entry(name, group, sequence, created, elements=10, operation=0):
@@ -52,6 +52,7 @@ def two_groups(seed, before=5):
     return events.table(), entries, truth
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**9))
 def test_gloo_spans_get_group_and_sequence_of_the_flight_recorder(seed):
     table, entries, truth = two_groups(seed)

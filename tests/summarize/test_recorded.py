@@ -61,12 +61,6 @@ def test_gaps_of_the_device_are_explained_by_what_the_host_did():
     assert sum(row.critical_s for row in steps) == pytest.approx(3 * (2 + 8 + 2) * 1e-6)
 
 
-def test_waits_for_the_device_keep_their_names():
-    events = three_steps()
-    events.add("cudaDeviceSynchronize", 96 * US, 98 * US, Category.RUNTIME)
-    assert row_named(summary(events).pattern, "cudaDeviceSynchronize", kind="other").critical_s == pytest.approx(2e-6)
-
-
 def test_without_an_accelerator_only_the_own_time_of_notes_is_left_to_explain():
     events = Events()
     for at in (0, 100):
@@ -98,15 +92,6 @@ def test_garbage_collections_that_the_trace_shows_are_told_apart():
     events.add("<built-in function collect>", 40 * US, 50 * US, Category.PYTHON)
     row = row_named(summary(events).pattern, "garbage collection", kind="gc")
     assert (row.critical_s, row.count) == (pytest.approx(10e-6), 1)
-
-
-def test_what_never_counts():
-    events = three_steps()
-    events.add("PyTorch Profiler (0)", -500 * US, 900 * US, Category.OTHER, -1)
-    events.add("ProfilerStep#0", 0, 90 * US, Category.OTHER, 7)
-    found = summary(events)
-    assert (found.start_ns, found.end_ns, found.steps) == (0, 300 * US, (0, 2))
-    assert not [row for row in found.pattern.functions if "PyTorch" in row.key.name]
 
 
 def test_a_trace_of_nothing_that_lasts_is_refused_in_words():

@@ -22,35 +22,6 @@ def read(pattern, number=0):
     return summarize_recording(read_trace(path), path.name, -1, Settings())
 
 
-def share(pattern, wanted):
-    """Part of the window of all rows chosen."""
-    return sum(row.beta for row in pattern.functions if wanted(row.key))
-
-
-def loader_share(pattern):
-    return share(pattern, lambda key: key.phase == "input")
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_loader_without_workers_takes_a_third_of_each_step(number):
-    found = read("loader_stall/resnet50_num_workers_0/*", number)
-    assert found.found_by == "profiler steps"
-    assert found.steps[1] - found.steps[0] == 5
-    first = found.pattern.functions[0].key
-    assert (first.kind, first.name, first.phase) == ("python", "_SingleProcessDataLoaderIter.__next__", "input")
-    assert 0.2 < loader_share(found.pattern) < 0.42
-    assert is_conserved(found.pattern)
-
-
-def test_of_a_trace_without_profiler_steps_the_optimizer_tells_iterations_and_the_loader_takes_half():
-    found = read("resnet_1rank.json.gz")
-    assert found.found_by == "optimizer steps"
-    assert len(decode_series(found.pattern.iteration_us, np.float32)) == 29
-    assert any("left out: start-up, once per process" in note for note in found.pattern.notes)
-    assert found.pattern.functions[0].key.name == "_MultiProcessingDataLoaderIter.__next__"
-    assert 0.4 < loader_share(found.pattern) < 0.7
-
-
 @pytest.mark.parametrize("rank", range(8))
 def test_each_rank_of_a_recommendation_model_runs_eight_collectives_of_one_group(rank):
     found = read("dlrm_8ranks/*", rank)

@@ -35,14 +35,6 @@ def test_a_sample_stands_for_half_a_period_to_both_sides():
     assert cells.others.function.tolist() == [1, 2, 1]
 
 
-def test_samples_taken_while_something_higher_ran_do_not_count():
-    busy = (np.array([20 * MS]), np.array([30 * MS]))
-    cells = spread_samples(samples_at((15, 1), (25, 2), (35, 3)), busy, empty_layer(), (10 * MS, 40 * MS), 100.0)
-    assert [stratum.function.tolist() for stratum in cells.strata] == [[1, 3]]
-    assert cells.strata[0].length_ns == 20 * MS
-    assert cells.others.function.tolist() == [1, 3]
-
-
 def test_python_shorter_than_a_period_is_seen_at_its_true_share():
     """A 3 ms function in each 20 ms, operators in 12 ms of it: on average its samples stand for 3 of 20."""
     period, estimates = 20 * MS, []

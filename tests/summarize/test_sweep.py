@@ -6,7 +6,7 @@ from eroica.summarize.sweep import (
     Layer,
     first_come,
     inside,
-    leaf_segments,
+    nest,
     paint,
     unite,
 )
@@ -58,7 +58,7 @@ def test_the_innermost_interval_has_each_moment(pairs):
         around = [number for number, (start, end) in enumerate(pairs) if start <= moment < end]
         return around[-1] if around else -1
 
-    assert painted_by(leaf_segments(*arrays(pairs))) == [innermost(moment) for moment in range(LENGTH)]
+    assert painted_by(nest(*arrays(pairs)).leaves()) == [innermost(moment) for moment in range(LENGTH)]
 
 
 @given(intervals)
@@ -75,7 +75,7 @@ def test_intervals_that_cross_are_cut_where_the_outer_one_ends(pairs):
         around = [number for number, (start, end) in enumerate(cut) if start <= moment < end]
         return around[-1] if around else -1
 
-    assert painted_by(leaf_segments(*arrays(pairs))) == [innermost(moment) for moment in range(LENGTH)]
+    assert painted_by(nest(*arrays(pairs)).leaves()) == [innermost(moment) for moment in range(LENGTH)]
 
 
 @given(intervals)

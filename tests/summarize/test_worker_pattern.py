@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 from synthetic_window import (
@@ -25,11 +23,9 @@ from eroica.model.series import decode_series
 from eroica.model.window import FlightEntry
 from eroica.settings import Settings
 from eroica.summarize.pattern import summarize_worker
-from eroica.trace.kineto import read_trace
 from eroica.wire.codec import encode_record
 
 MS = 1_000_000
-TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 CHILD = (
     "BaseProcess._bootstrap (multiprocessing/process.py:290)",
     "_worker_loop (torch/utils/data/_utils/worker.py:244)",
@@ -229,34 +225,3 @@ def test_an_empty_trace_gives_an_empty_pattern_that_says_so():
     assert pattern.functions == ()
     assert pattern.idle_s == pattern.duration_s
     assert "the trace holds no events" in pattern.notes
-
-
-def whole_trace(path):
-    """A capture that covers a real trace, cut into four iterations."""
-    events = read_trace(path)
-    edges = np.linspace(int(events.start_ns.min()), int(events.end_ns.max()), 5).astype(np.int64)
-    thread = int(np.bincount(np.maximum(events.thread[events.category == 0], 0)).argmax())
-    return capture(edges.tolist(), training_thread_id=thread, groups=()), events
-
-
-@pytest.mark.skipif(not TRACES.is_dir(), reason="the folder ../shared/traces is not here")
-@pytest.mark.parametrize(
-    "path",
-    [
-        "dlrm_8ranks/worker7_step_12.1694128201553.pt.trace.json",
-        "resnet_1rank.json.gz",
-        "schemas/df_index_resolver/df_index_resolver.json.gz",
-        "schemas/nccl_parser_config/nccl_data.json.gz",
-        "schemas/cpu_only/rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz",
-        "schemas/rank_non_gpu/rank_non_gpu.json.gz",
-    ],
-)
-def test_real_traces_are_conserved(path):
-    facts, events = whole_trace(TRACES / path)
-    pattern = summarize_worker(facts, events, None, None, [], SETTINGS)
-    assert is_conserved(pattern)
-    assert len(encode_record(pattern)) <= 30_000
-    kinds = {row.key.kind for row in pattern.functions}
-    assert ("memory" in kinds) == pattern.has_accelerator
-    if pattern.has_accelerator:
-        assert {row.key.thread for row in pattern.functions if row.key.kind == "compute"} == {"device"}

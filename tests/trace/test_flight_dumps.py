@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
+import functools
+import io
 import json
+import os
 import pickle
-from pathlib import Path
+import struct
+from collections import OrderedDict
+from datetime import datetime
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -12,8 +19,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eroica.errors import InputError
-from eroica.trace.flight import FlightDump, is_dump, parse_dump, read_dump
-from eroica.trace.names import rank_of_dump
+from eroica.model.look import GroupProgress
+from eroica.trace.flight import FlightDump, flight_state, is_dump, load_data, parse_dump, read_dump, read_flight
 from support.dumps import DumpedJob
 
 _TRACES = Path(__file__).parents[2] / "../shared/traces"
@@ -99,23 +106,6 @@ def test_entries_that_make_no_sense_are_left_out_and_counted() -> None:
     dump = parse_dump(pickle.dumps(content), 0)
     assert len(dump.state.open) == 3
     assert dump.notes == ("5 entries of the dump make no sense and are left out",)
-
-
-@pytest.mark.parametrize(
-    ("name", "rank"),
-    [
-        ("_dump_12", 12),
-        ("nccl_trace_rank_3", 3),
-        ("nccl_trace_rank_3.json", 3),
-        ("fr_trace_5.json", 5),
-        ("rank7_2026.pkl", 7),
-        ("dump.pickle", None),
-        ("_dump_123456789", None),
-        ("local_rank3", None),
-    ],
-)
-def test_the_name_of_a_file_tells_its_rank(name: str, rank: int | None) -> None:
-    assert rank_of_dump(name) == rank
 
 
 def test_the_groups_tell_the_rank_where_the_name_does_not(tmp_path: Path) -> None:
@@ -239,5 +229,261 @@ def test_a_dump_damaged_anywhere_is_a_dump_or_an_error(at: int, new: bytes, cut:
     data[place : place + cut] = new
     try:
         assert isinstance(parse_dump(bytes(data), 0), FlightDump)
+    except InputError as error:
+        assert str(error)
+
+
+def entry(**changed):
+    plain = {
+        "collective_seq_id": 55,
+        "p2p_seq_id": 0,
+        "op_id": 60,
+        "is_p2p": False,
+        "record_id": 54,
+        "process_group": ["3", "mesh_dp"],
+        "profiling_name": "gloo:all_reduce",
+        "input_sizes": [[4, 25], [7]],
+        "time_created_ns": 1000,
+        "state": "scheduled",
+        "pg_id": 0,
+    }
+    return plain | changed
+
+
+def write(path, entries):
+    path.write_text(json.dumps({"version": "2.10", "pg_status": {}, "entries": entries}))
+    return path
+
+
+def test_an_entry_keeps_group_sequence_size_and_time(tmp_path):
+    (found,) = read_flight(write(tmp_path / "f.json", [entry()]))
+    assert (found.name, found.group, found.sequence, found.operation) == ("gloo:all_reduce", "3", 55, 60)
+    assert (found.elements, found.created_ns, found.is_p2p) == (100, 1000, False)
+
+
+def test_entries_come_in_the_order_they_were_enqueued(tmp_path):
+    entries = [entry(time_created_ns=30), entry(time_created_ns=10), entry(time_created_ns=20)]
+    assert [one.created_ns for one in read_flight(write(tmp_path / "f.json", entries))] == [10, 20, 30]
+
+
+def test_hostile_numbers_and_long_names_are_bounded(tmp_path):
+    hostile = entry(time_created_ns=-5, profiling_name="x" * 10_000, input_sizes=[[2**40, 2**40]])
+    (found,) = read_flight(write(tmp_path / "f.json", [hostile]))
+    assert (found.created_ns, found.elements, len(found.name)) == (0, 0, 200)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"entries": [{"state": 1}]}', '{"entries": 1}'])
+def test_a_foreign_or_cut_file_is_refused(tmp_path, text):
+    (tmp_path / "f.json").write_text(text)
+    with pytest.raises(InputError, match=r"f\.json"):
+        read_flight(tmp_path / "f.json")
+
+
+def state_of(entries, **status):
+    return flight_state(json.dumps({"version": "2.10", "pg_status": status, "entries": entries}).encode())
+
+
+def test_gloos_open_collective_is_the_one_that_was_not_retired():
+    entries = [entry(collective_seq_id=number, retired=number < 4, time_created_ns=number) for number in range(1, 5)]
+    counters = {"last_enqueued_collective": "4", "last_completed_collective": "3", "last_started_collective": "-1"}
+    state = state_of(entries, **{"0": counters})
+    assert state.progress == (GroupProgress(name="3", enqueued=4, completed=3),)
+    assert [one.sequence for one in state.open] == [4] and [one.sequence for one in state.recent] == [1, 2, 3]
+
+
+def test_without_counters_progress_is_read_from_the_entries():
+    entries = [
+        entry(collective_seq_id=8, retired=True),
+        entry(collective_seq_id=9),
+        entry(is_p2p=True, collective_seq_id=9, p2p_seq_id=99),
+    ]
+    assert state_of(entries).progress == (GroupProgress(name="3", enqueued=9, completed=8),)
+
+
+def test_a_hostile_state_is_bounded_or_refused():
+    many = state_of([entry(retired=True)] * 500 + [entry()] * 500, **{str(i): {} for i in range(1000)})
+    assert len(many.recent) == 32 and len(many.open) == 256 and len(many.progress) <= 1025
+    odd = state_of([], **{"0": {"last_enqueued_collective": "many", "last_completed_collective": -7}})
+    assert odd.progress == (GroupProgress(name="0"),)
+    for text in (b"", b"{}", b"3", b"[" * 100_000):
+        with pytest.raises(InputError):
+            flight_state(text)
+
+
+_DATA = {"version": "2.9", "numbers": [1, -5, 300, 2**40, -(2**62), 1.5], "pair": ("35", "TP"), "no": None, "is": True}
+
+
+class _Reduced:
+    """Pickles as a call of its own choice."""
+
+    def __init__(self, call: object, *arguments: object) -> None:
+        self.reduced = call, arguments
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return self.reduced
+
+
+class _WithState:
+    def __getstate__(self) -> dict[str, int]:
+        return {"a": 1}
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_containers_and_scalars_come_back_as_they_were(protocol: int) -> None:
+    shared = [1, 2]
+    data = [_DATA, shared, shared, [], {}, (), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), "é" * 300, list(range(3000))]
+    assert load_data(pickle.dumps(data, protocol=protocol)) == data
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda mark: _Reduced(os.system, f"touch {mark}"),
+        lambda mark: _Reduced(builtins.eval, f"open({str(mark)!r}, 'w')"),
+        lambda mark: _Reduced(builtins.exec, f"open({str(mark)!r}, 'w')"),
+        lambda mark: _Reduced(functools.partial, os.mkdir, str(mark)),
+        lambda mark: functools.partial(os.mkdir, str(mark)),
+        lambda mark: _Reduced(Path.touch, mark),
+        lambda mark: _Reduced(os.mkdir, str(mark)),
+        PurePosixPath,
+        lambda mark: OrderedDict(a=1),
+        lambda mark: _WithState(),
+        lambda mark: datetime(2026, 1, 1),
+        lambda mark: os.system,
+        lambda mark: {1, 2},
+        lambda mark: complex(1, 2),
+        lambda mark: bytearray(b"abc"),
+    ],
+)
+def test_nothing_is_imported_called_or_built(what: object, protocol: int, tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    data = pickle.dumps({"version": "2.9", "entries": [what(mark)]}, protocol=protocol)  # type: ignore[operator]
+    if protocol < 5 or b"bytearray" in data or b"\x96" not in data:
+        with pytest.raises(InputError):
+            load_data(data)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00ls\x85R.",
+        b"\x80\x02(X\x02\x00\x00\x00lsiposix\nsystem\n.",
+        b"\x80\x02(cposix\nsystem\nX\x02\x00\x00\x00lso.",
+        b"\x80\x04X\x05\x00\x00\x00posixX\x06\x00\x00\x00system\x93X\x02\x00\x00\x00ls\x85R.",
+        b"\x80\x02ccopyreg\n_reconstructor\n.",
+        b"\x80\x02\x82\x01.",
+        b"\x80\x02\x83\x01\x00.",
+        b"\x80\x02\x84\x01\x00\x00\x00.",
+        b"\x80\x02Psomething\n.",
+        b"\x80\x02K\x01Q.",
+        b"\x80\x02]}b.",
+        b"\x80\x02])\x81.",
+        b"\x80\x04])}\x92.",
+        b"\x80\x05\x97.",
+        b"\x80\x05\x98.",
+        b"\x80\x02\x8f.",
+        b"\x80\x02I5\n.",
+        b"\x80\x02L" + b"9" * 100_000 + b"L\n.",
+        b"\x80\x02S'a'\n.",
+        b"cposix\nsystem\n(S'ls'\ntR.",
+    ],
+)
+def test_instructions_beyond_data_are_refused(program: bytes) -> None:
+    with pytest.raises(InputError):
+        load_data(program)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"",
+        b"\x80",
+        b"\x80\x02",
+        b"\x80\x02.",
+        b"\x80\x02e.",
+        b"\x80\x02u.",
+        b"\x80\x02]K\x01K\x02s.",
+        b"\x80\x02h\x05.",
+        b"\x80\x02}]K\x01s.",
+        b"\x80\x09].",
+        b"\x80\x02X\x01\x00\x00\x00\xff.",
+        b"\x80\x02X\xff\xff\xff\x7fabc.",
+        b"\x80\x04\x8d" + b"\xff" * 8 + b"abc.",
+        b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f" + b"abc.",
+        b"\x80\x04\x95" + b"\xff" * 7 + b"\x7f" + b"].",
+        b"\x80\x02\x8a\xff" + b"\x01" * 255 + b".",
+        b"\x80\x02\x8b" + struct.pack("<i", 1 << 30) + b".",
+        b"\x80\x02\x8b" + struct.pack("<i", -1) + b".",
+        b"\x80\x02]r\xff\xff\xff\x7f.",
+        b"\x80\x02]j\xff\xff\xff\x7f.",
+    ],
+)
+def test_what_does_not_fit_together_is_an_error_of_one_sentence(program: bytes) -> None:
+    with pytest.raises(InputError) as caught:
+        load_data(program)
+    assert "\n" not in str(caught.value)
+
+
+def test_lists_that_share_and_contain_each_other_are_no_danger() -> None:
+    laughs: list[object] = ["ha"]
+    for _ in range(60):
+        laughs = [laughs] * 10
+    itself: list[object] = []
+    itself.append(itself)
+    deep: list[object] = []
+    for _ in range(200):
+        deep = [deep]
+    for data in (laughs, itself, deep):
+        assert isinstance(load_data(pickle.dumps(data, protocol=2)), list)
+    nested = b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b"."
+    assert isinstance(load_data(nested), list)
+
+
+def test_more_lists_than_memory_should_hold_are_refused() -> None:
+    with pytest.raises(InputError, match="more lists"):
+        load_data(b"\x80\x02" + b"]" * 6_000_000 + b".")
+
+
+def test_keys_that_could_collide_without_end_are_refused() -> None:
+    pair = b"(" + b"K\x01K\x02\x86K\x00" * 60_000 + b"u"
+    with pytest.raises(InputError):
+        load_data(b"\x80\x02}" + pair + b".")
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.data(),
+    st.sampled_from([2, 3, 4, 5]),
+    st.lists(
+        st.tuples(st.integers(0, 400), st.integers(0, 255), st.sampled_from(["set", "insert", "cut"])), max_size=6
+    ),
+)
+def test_a_damaged_pickle_is_data_or_an_error(
+    data: st.DataObject, protocol: int, damages: list[tuple[int, int, str]]
+) -> None:
+    program = bytearray(pickle.dumps(_DATA, protocol=protocol))
+    for at, value, how in damages:
+        place = at % (len(program) + 1)
+        if how == "cut":
+            del program[place : place + value % 8]
+        elif how == "insert" or place == len(program):
+            program.insert(place, value)
+        else:
+            program[place] = value
+    try:
+        load_data(bytes(program))
+    except InputError:
+        return
+    reference = io.BytesIO(bytes(program))
+    pickle.load(reference)  # what was admitted is a pickle that nobody can object to
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=60))
+def test_any_bytes_are_data_or_an_error(tail: bytes) -> None:
+    try:
+        load_data(b"\x80\x04" + tail)
     except InputError as error:
         assert str(error)

@@ -82,17 +82,6 @@ def test_a_stack_holds_until_the_next_sample_that_differs(tmp_path):
     ]
 
 
-def test_a_forked_child_with_its_parents_thread_number_is_told_apart(tmp_path):
-    sampler = Sampler()
-    for turn in range(4):
-        sampler.sample(turn * 10_000, [11], 900, 11, [MAIN, STEP])
-        sampler.sample(turn * 10_000 + 40, [11, 12], 900, 12, [MAIN, FETCH])
-    timeline = sampler.write(tmp_path)
-    assert [thread[:2] for thread in timeline.threads] == [(11, 11), (12, 12)]
-    assert stack_at(timeline, 11, 11, START_NS + 15_000_000)[-1] == "step (project/train.py:10)"
-    assert stack_at(timeline, 12, 12, START_NS + 15_000_000)[-1] == "fetch (torch/utils/data/_utils/fetch.py:49)"
-
-
 def test_a_child_that_ended_does_not_keep_its_last_stack(tmp_path):
     sampler = Sampler()
     for turn in range(100):

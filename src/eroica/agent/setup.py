@@ -10,7 +10,7 @@ import platform
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from eroica.hardware.host import parse_membership, parse_mounts, stat_files
+from eroica.hardware.host import parse_membership, parse_mounts, parse_quota, stat_files
 from eroica.wire.variables import told_variables
 
 NO_LIMIT = "none"
@@ -54,14 +54,6 @@ def format_listed(numbers: Iterable[int]) -> str:
         else:
             parts.append([number])
     return ",".join("-".join(map(str, part)) for part in parts)
-
-
-def parse_quota(cpu_max: str) -> float | None:
-    """Cores that `cpu.max` allows ("200000 100000" -> 2.0); None for no limit."""
-    fields = cpu_max.split()
-    if len(fields) != 2 or not fields[0].isdigit() or not fields[1].isdigit():
-        return None
-    return int(fields[0]) / max(int(fields[1]), 1)
 
 
 def process_setup(pid: int) -> dict[str, str]:

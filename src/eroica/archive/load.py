@@ -66,12 +66,16 @@ def check_pattern(pattern: WorkerPattern) -> WorkerPattern:
         raise InputError(f"iterations {pattern.first_iteration} to {pattern.last_iteration} are impossible")
     if len(pattern.functions) > _MOST_FUNCTIONS:
         raise InputError(f"{len(pattern.functions)} functions are too many")
-    measured = (pattern.duration_s, pattern.idle_s, pattern.dropped_critical_s, pattern.stall_s, pattern.summarize_s)
-    others = tuple(pattern.host_facts.values())
+    measured = [pattern.duration_s, pattern.idle_s, pattern.dropped_critical_s, pattern.stall_s, pattern.summarize_s]
+    rows, counts = RowTable.of(pattern.functions), [0.0]
+    if len(rows):
+        times = rows.numbers[: -len(COUNTS)]
+        measured += [float(times.min()), float(times.max())]
+        counts = [float(rows.column("count").min()), float(rows.column("count").max())]
     if not (
-        _are_possible(RowTable.of(pattern.functions))
-        and all(map(_is_amount, measured))
-        and all(map(math.isfinite, others))
+        all(0 <= value <= _MOST_SECONDS for value in measured)  # not a number is not
+        and all(0 <= count <= _MOST_EXECUTIONS for count in counts)
+        and all(map(math.isfinite, pattern.host_facts.values()))
     ):
         raise InputError("a number in it is negative, absurdly large or none at all")
     return pattern
@@ -91,18 +95,6 @@ def check_history(history: IterationHistory) -> IterationHistory:
     if not all(0 <= value < math.inf for column in columns for value in column):
         raise InputError("a number in it is negative or none at all")
     return history
-
-
-def _are_possible(rows: RowTable) -> bool:
-    if not len(rows):
-        return True
-    times, counts = rows.numbers[: -len(COUNTS)], rows.column("count")
-    amounts = times.min() >= 0 and times.max() <= _MOST_SECONDS  # not a number is neither
-    return bool(amounts and counts.min() >= 0 and counts.max() <= _MOST_EXECUTIONS)
-
-
-def _is_amount(value: float) -> bool:
-    return 0 <= value <= _MOST_SECONDS  # not a number is not
 
 
 Record = TypeVar("Record")

@@ -287,6 +287,8 @@ class _Judged:
         """Return a change for the record."""
         alone, mu = len(change.functions) == 1, [None if one is None else round(one, 4) for one in change.mu]
         share = 1e3 * change.change_ms / max(self.before_us, 1e-9)
+        near = 1 - 0.5 * float(np.exp(-abs(share) / max(self.settings.min_gain, 1e-9)))  # less near the least gain
+        sure = change.strength**2 / (change.strength**2 + _HALF_STRENGTH**2)
         return FunctionChange(
             order=order,
             name=change.name,
@@ -305,15 +307,10 @@ class _Judged:
             mean_after_ms=round(change.length_ms[1], 5),
             utilization_before=mu[0],
             utilization_after=mu[1],
-            confidence=self._confidence(change.strength, abs(share)),
+            confidence=round(float(np.clip(sure * near, 0.01, _HIGHEST)), 3),
             text=describe(change, self._is_apart(change)),
             functions=len(change.functions),
         )
-
-    def _confidence(self, strength: float, share: float) -> float:
-        """Return the confidence: half at 2.5 standard errors, and less near the least gain."""
-        size = 1 - 0.5 * float(np.exp(-share / max(self.settings.min_gain, 1e-9)))
-        return round(float(np.clip(strength**2 / (strength**2 + _HALF_STRENGTH**2) * size, 0.01, _HIGHEST)), 3)
 
 
 def _notes(deltas: Deltas, by_rank: bool) -> Iterator[str]:

@@ -40,6 +40,14 @@ def parse_membership(cgroup: str, controller: str = "cpu") -> tuple[str, str]:
     return unified, controlled
 
 
+def parse_quota(cpu_max: str) -> float | None:
+    """Return the cores that `cpu.max` grants ("200000 100000" is two), None without a limit."""
+    quota, _, period = cpu_max.strip().partition(" ")
+    if not (quota.isdecimal() and period.isdecimal() and int(period)):
+        return None
+    return int(quota) / int(period)
+
+
 def parse_throttled(cpu_stat: bytes) -> int | None:
     """Return for how many nanoseconds the group was throttled so far; None where it cannot have a quota."""
     values = dict(line.split()[:2] for line in cpu_stat.splitlines() if b" " in line)

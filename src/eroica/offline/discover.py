@@ -1,6 +1,6 @@
 """Find the trace files, dumps and run directories under the paths that a user gives.
 
-The search is bounded in depth and number of entries. A file that is reached twice counts once. A file that is no trace
+The search is bounded in the number of entries. A file that is reached twice counts once. A file that is no trace
 is passed over in a folder, and left to the reader, which says what is wrong, where the user named it.
 """
 
@@ -26,11 +26,8 @@ from eroica.trace.nsight import MAGIC, is_nsight, processes_of
 from eroica.trace.source import what_by_keys, what_else
 
 Kind = Literal["trace", "dump", "other"]
-MOST_DEPTH = 12
 MOST_ENTRIES = 200_000
-MOST_FILES = 20_000
 _SHOWN = 3
-_DEEPER = f"folders deeper than {MOST_DEPTH} levels were not looked into"
 _HEAD_BYTES = 65_536
 _TRACE_NAME = re.compile(r"\.pt\.trace(\.json)?(\.gz)?$", re.IGNORECASE)
 _TRACE_KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"', b'"displayTimeUnit"')
@@ -177,9 +174,6 @@ class _Search:
         facts = path.stat()
         if not self._is_new(facts):
             return
-        if sum(map(len, self._files.values())) >= MOST_FILES:
-            self._stop(f"only the first {MOST_FILES} files count; name a narrower path")
-            return
         name = read_name(path.absolute(), self.rule)
         processes = _processes_in(path) if kind == "trace" else ()
         if len(processes) > 1:
@@ -193,9 +187,9 @@ class _Search:
             self._files[kind].append(Source(path, facts.st_size, name.rank, name.place, *processes))
 
     def _folder(self, top: Path) -> None:
-        pending: list[tuple[Path, int]] = [(top, 0)]
+        pending, start = [top], top.resolve()
         while pending and not self._full:
-            directory, depth = pending.pop()
+            directory = pending.pop()
             try:
                 if not self._is_new(directory.stat()):
                     continue
@@ -208,16 +202,16 @@ class _Search:
             if any(_may_be_saved(entry.name) for entry in entries) and holds_windows(directory):
                 self._saved.append(directory)
                 continue
-            below = self._entries(directory, entries, depth)
-            pending += [(path, depth + 1) for path in below if not _leads_back(path, top)]
+            below = self._entries(directory, entries)  # a link to what lies above the search asks for more than that
+            pending += [one for one in below if not (one.is_symlink() and start.is_relative_to(one.resolve()))]
 
-    def _entries(self, directory: Path, entries: Iterable[os.DirEntry[str]], depth: int) -> Iterator[Path]:
+    def _entries(self, directory: Path, entries: Iterable[os.DirEntry[str]]) -> Iterator[Path]:
         """Take the files of a directory; yield the directories in it."""
         for entry in entries:
             self.entries += 1
             if self.entries > MOST_ENTRIES:
-                self._stop(f"only the first {MOST_ENTRIES} entries were looked at; name a narrower path")
-            if self._full:
+                self.notes.append(f"only the first {MOST_ENTRIES} entries were looked at; name a narrower path")
+                self._full = True
                 return
             if entry.name.startswith("."):
                 continue
@@ -225,10 +219,8 @@ class _Search:
             mode = self._mode(path)
             if stat.S_ISREG(mode):
                 self._inside(path)
-            elif stat.S_ISDIR(mode) and depth < MOST_DEPTH:
+            elif stat.S_ISDIR(mode):
                 yield path
-            elif stat.S_ISDIR(mode) and _DEEPER not in self.notes:
-                self.notes.append(_DEEPER)
 
     def _mode(self, path: Path) -> int:
         """Return what lies there, behind links; 0 where they lead nowhere."""
@@ -245,11 +237,6 @@ class _Search:
         is_new = key not in self._met
         self._met.add(key)
         return is_new
-
-    def _stop(self, why: str) -> None:
-        if not self._full:
-            self.notes.append(why)
-        self._full = True
 
 
 def _expand(given: str | PathLike[str]) -> tuple[list[Path], bool]:
@@ -281,17 +268,6 @@ def _expand(given: str | PathLike[str]) -> tuple[list[Path], bool]:
     if not found:
         raise UsageError(f"nothing matches {str(path)!r}")
     return found, True
-
-
-def _leads_back(path: Path, top: Path) -> bool:
-    """Return whether this is a link to a directory above it, or above the search."""
-    if not path.is_symlink():
-        return False
-    try:
-        target, home, start = path.resolve(), path.parent.resolve(), top.resolve()
-    except (OSError, RuntimeError):  # a link to itself
-        return True
-    return any(target == place or target in place.parents for place in (home, start))
 
 
 def _may_be_saved(name: str) -> bool:

@@ -147,7 +147,12 @@ def _compared(span: Span, sources: Sequence[Source], settings: Settings) -> Span
     choice = choose(span.summaries)
     world = max((*(one.world_size for one in span.summaries), *(one.rank + 1 for one in span.summaries)))
     kept = _read_again(choice.kept, choice.only, sources, settings) if choice.only else choice.kept
-    kept = tuple(_with_loss(one, choice.lost.get(one.rank, "")) for one in kept)
+    kept = tuple(
+        msgspec.structs.replace(one, held=msgspec.structs.replace(one.held, damage=(*one.held.damage, lost)))
+        if (lost := choice.lost.get(one.rank))
+        else one
+        for one in kept
+    )
     left = [
         f"worker {rank} is left out of the comparison: its recording {why}"
         for rank, why in sorted(choice.left_out.items())
@@ -155,13 +160,6 @@ def _compared(span: Span, sources: Sequence[Source], settings: Settings) -> Span
     damaged = [damage_note(one) for one in kept if one.held.damage]
     notes = (*damaged, *left, *choice.notes, *span.notes)
     return replace(span, summaries=kept, notes=notes, left_out=choice.left_out, world_size=world)
-
-
-def _with_loss(one: TraceSummary, lost: str) -> TraceSummary:
-    """With kernels that were lost among what is damaged."""
-    if not lost:
-        return one
-    return msgspec.structs.replace(one, held=msgspec.structs.replace(one.held, damage=(*one.held.damage, lost)))
 
 
 def _read_again(

@@ -175,7 +175,12 @@ def _are_parts(heaps: Sequence[Sequence[TraceSummary]]) -> bool:
 
 def name_places(places: Sequence[str]) -> dict[str, str]:
     """Name each directory by as few of its last parts as tell it from the others."""
-    parts = {place: _telling_parts(place) for place in places}
+    parts: dict[str, tuple[str, ...]] = {}
+    for place in places:
+        path = PurePath(place)
+        while "*" in path.name and path.parent != path:
+            path = path.parent
+        parts[place] = tuple(part for part in path.parts if part not in ("/", ".", "..")) or ("traces",)
     tails = Counter(own[at:] for own in parts.values() for at in range(len(own)))
     names: dict[str, str] = {}
     for place, own in parts.items():
@@ -183,13 +188,6 @@ def name_places(places: Sequence[str]) -> dict[str, str]:
         shown = (own[-count:] for count in range(least, len(own)))
         names[place] = clean("/".join(next((tail for tail in shown if tails[tail] == 1), own)), 60)
     return names
-
-
-def _telling_parts(place: str) -> tuple[str, ...]:
-    path = PurePath(place)
-    while "*" in path.name and path.parent != path:
-        path = path.parent
-    return tuple(part for part in path.parts if part not in ("/", ".", "..")) or ("traces",)
 
 
 # ---------------------------------------------------------------------- jobs and spans

@@ -22,7 +22,7 @@ from typing import IO
 import msgspec
 
 from eroica.errors import InputError
-from eroica.hardware.host import parse_membership, parse_mounts, stat_files
+from eroica.hardware.host import parse_membership, parse_mounts, parse_quota, stat_files
 from eroica.model.trace import Range, TraceSummary
 from eroica.offline.discover import Source
 from eroica.settings import Settings
@@ -189,14 +189,6 @@ def cores() -> int:
     except OSError:
         return allowed
     return max(1, min([allowed, *(math.ceil(quota) for quota in quotas if quota is not None)]))
-
-
-def parse_quota(cpu_max: str) -> float | None:
-    """Return the cores that `cpu.max` grants ("200000 100000" is two), None without a limit."""
-    quota, _, period = cpu_max.strip().partition(" ")
-    if not (quota.isdecimal() and period.isdecimal() and int(period)):
-        return None
-    return int(quota) / int(period)
 
 
 # ---------------------------------------------------------------------- the reader's own process

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from eroica.archive.load import Saved, SavedRun, SavedWindow, count_patterns, open_saved, read_blockage, read_patterns
@@ -48,15 +48,10 @@ def parts_of_saved(path: Path, settings: Settings, problems: list[EroicaError]) 
     return parts
 
 
-def job_of(saved: SavedWindow) -> str:
-    """Name of the job of a window: its verdict's, else the directory's."""
-    return saved.verdict.job if saved.verdict is not None else saved.directory.resolve().name
+def compared_with(window: SavedWindow, known: Iterable[int]) -> tuple[int, int]:
+    """Numbers of the baseline windows to compare a window with, one that is trusted and one that is not; 0 for none.
 
-
-def baseline_number(window: SavedWindow, known: Iterable[int]) -> int:
-    """Number of the healthy window to compare a window with, 0 for none.
-
-    The one that it was compared with when it was judged first, for the job may have refused a later one; where nobody
+    Those that it was compared with when it was judged first, for the job may have refused a later one; where nobody
     noted that, the last one before it.
 
     Args:
@@ -64,26 +59,12 @@ def baseline_number(window: SavedWindow, known: Iterable[int]) -> int:
         known: Numbers of the job's baseline windows.
     """
     if window.purpose in ALONE:
-        return 0
-    read_from = window.verdict.window if window.verdict is not None else None
-    if read_from is not None and read_from.compared_with is not None:
-        return read_from.compared_with
-    return max((number for number in known if number < window.window_id or not window.window_id), default=0)
-
-
-def doubted_number(window: SavedWindow, known: Iterable[int]) -> int:
-    """Number of the baseline window that was there when a window was judged first and was not trusted, 0 for none.
-
-    The one that it was compared with all the same; where that was not needed, the last one before it.
-
-    Args:
-        window: To be judged again.
-        known: Numbers of the job's baseline windows.
-    """
-    read_from = window.verdict.window if window.verdict is not None else None
-    if window.purpose in ALONE or read_from is None or read_from.compared_with != 0:
-        return 0
-    return read_from.doubted or max((number for number in known if number < window.window_id), default=0)
+        return 0, 0
+    latest = max((number for number in known if number < window.window_id or not window.window_id), default=0)
+    judged = window.verdict.window if window.verdict is not None else None
+    if judged is None or judged.compared_with is None:
+        return latest, 0
+    return judged.compared_with, 0 if judged.compared_with else judged.doubted or latest
 
 
 def usable_patterns(
@@ -103,40 +84,6 @@ def usable_patterns(
     if not kept:
         raise InputError(f"no usable pattern in {window.directory}: {damaged[0]}")
     return asked, kept, (*window.notes, *notes, *damaged)
-
-
-def examine_window(
-    job: str,
-    saved: SavedWindow,
-    baseline: Sequence[WorkerPattern],
-    settings: Settings,
-    doubted: Sequence[WorkerPattern] = (),
-) -> Part:
-    """One window, diagnosed by the present rules.
-
-    Args:
-        job: Name of its job.
-        saved: The window.
-        baseline: Patterns of the job's baseline window, if it has one.
-        settings: All tunables.
-        doubted: Those of one that was not trusted.
-
-    Raises:
-        InputError: It holds neither usable patterns nor what was seen of a standstill.
-    """
-    label = f"window {saved.window_id}" if saved.window_id else ""
-    if saved.has_blockage and not saved.pattern_files:
-        blockage = read_blockage(saved)
-        verdict = diagnose_blockage(blockage, job, settings)
-        if verdict is None:
-            raise InputError(f"{saved.directory}: workers moved between the two looks, so nothing stood still")
-        return Part(job, label, saved.window or standstill_window(blockage), verdict, blockage=blockage)
-    window, patterns, notes = usable_patterns(saved, choose_engine(settings.engine, count_patterns(saved)))
-    expected = saved.verdict.coverage.workers_expected if saved.verdict is not None else None
-    if doubted:
-        notes = (*notes, *why_doubted(saved.verdict))
-    verdict = analyze(job, window, patterns, baseline, expected, notes, settings, doubted=doubted)
-    return Part(job, label, window, verdict, patterns)
 
 
 # --- chosen by the user ---
@@ -210,43 +157,47 @@ def choose_window(saved: Saved, which: str, notes: list[str]) -> SavedWindow:
     return (others or baselines)[-1]
 
 
-def examine_again(run: SavedRun | None, window: SavedWindow, settings: Settings) -> Part:
+def examine_again(run: SavedRun | None, saved: SavedWindow, settings: Settings) -> Part:
     """A saved window, diagnosed by the present rules.
 
     Args:
         run: Where it belongs; its baseline window is compared with. None: the patterns are all there is.
-        window: The window.
+        saved: The window.
         settings: All tunables.
 
     Raises:
-        InputError: It has neither patterns nor what was seen of a standstill.
+        InputError: It holds neither usable patterns nor what was seen of a standstill.
     """
-    job = run.job if run is not None and window.verdict is None else job_of(window)
-    baseline, doubted = (baseline_of(run, window, which) for which in (baseline_number, doubted_number))
-    return examine_window(job, window, baseline, settings, doubted)
+    job = run.job if run is not None else saved.directory.resolve().name
+    job = saved.verdict.job if saved.verdict is not None else job
+    label = f"window {saved.window_id}" if saved.window_id else ""
+    if saved.has_blockage and not saved.pattern_files:
+        blockage = read_blockage(saved)
+        verdict = diagnose_blockage(blockage, job, settings)
+        if verdict is None:
+            raise InputError(f"{saved.directory}: workers moved between the two looks, so nothing stood still")
+        return Part(job, label, saved.window or standstill_window(blockage), verdict, blockage=blockage)
+    baseline, doubted = baselines_of(run, saved)
+    window, patterns, notes = usable_patterns(saved, choose_engine(settings.engine, count_patterns(saved)))
+    expected = saved.verdict.coverage.workers_expected if saved.verdict is not None else None
+    if doubted:
+        notes = (*notes, *why_doubted(saved.verdict))
+    verdict = analyze(job, window, patterns, baseline, expected, notes, settings, doubted=doubted)
+    return Part(job, label, window, verdict, patterns)
 
 
-def baseline_of(
-    run: SavedRun | None,
-    window: SavedWindow,
-    which: Callable[[SavedWindow, Iterable[int]], int] = baseline_number,
-) -> Sequence[WorkerPattern]:
-    """Patterns of the healthy window that a window is compared with; none for those that are judged alone.
-
-    Args:
-        run: The run directory.
-        window: To be judged again.
-        which: Chooses among the numbers of the baseline windows before it.
-    """
+def baselines_of(run: SavedRun | None, window: SavedWindow) -> tuple[Sequence[WorkerPattern], Sequence[WorkerPattern]]:
+    """Patterns of the healthy window that a window is compared with, and of one that is not trusted; at most one."""
     windows = run.windows if run is not None else ()
-    earlier = {one.window_id: one for one in windows if one.purpose == "baseline" and one.pattern_files}
-    known = sorted(number for number in earlier if number < window.window_id)
-    while known:
-        number = which(window, known)
-        if number not in known:
-            return ()
+    earlier = {
+        one.window_id: one
+        for one in windows
+        if one.purpose == "baseline" and one.pattern_files and one.window_id < window.window_id
+    }
+    while (numbers := compared_with(window, earlier)) and max(numbers) in earlier:
         try:
-            return usable_patterns(earlier[number])[1]
+            patterns = usable_patterns(earlier.pop(max(numbers)))[1]
         except InputError:
-            known.remove(number)
-    return ()
+            continue
+        return (patterns, ()) if numbers[0] else ((), patterns)
+    return (), ()

@@ -73,11 +73,16 @@ def choose(summaries: Sequence[TraceSummary]) -> Choice:
         At least one worker is kept.
     """
     left: dict[int, str] = {}
-    kept = _like_most(_with_communication(_with_device(list(summaries), left), left), left)
+    kept = list(summaries)
+    for lacking in (_without_device, _without_communication, _unlike_most):
+        left.update(lacking(kept))
+        kept = [one for one in kept if one.rank not in left]
     runs = {one.rank: _whole_run(one, kept) for one in kept}
     for one in kept if any(run is not None for run in runs.values()) else ():
         if runs[one.rank] is None:
-            left[one.rank] = _why_none(one)
+            is_damaged = bool(one.held.damage)
+            why = "holds no whole iteration" if is_damaged else f"holds {_lost(one)} in every iteration"
+            left[one.rank] = _damaged_and(one) + why
     kept = [one for one in kept if one.rank not in left]
     whole = {one.rank: runs[one.rank] or _recorded(one) for one in kept}
     common = _common(whole, {one.rank: one for one in kept}, left)
@@ -94,24 +99,24 @@ def choose(summaries: Sequence[TraceSummary]) -> Choice:
 # ---------------------------------------------------------------------- what is lacking altogether
 
 
-def _with_device(summaries: list[TraceSummary], left: dict[int, str]) -> list[TraceSummary]:
+def _without_device(summaries: Sequence[TraceSummary]) -> dict[int, str]:
     lacking = [one for one in summaries if not any(one.held.kernels)]
-    if len(lacking) < len(summaries):
-        left.update((one.rank, _damaged_and(one) + "holds no device events") for one in lacking)
-    return [one for one in summaries if one.rank not in left]
+    is_told = len(lacking) < len(summaries)
+    return {one.rank: _damaged_and(one) + "holds no device events" for one in lacking} if is_told else {}
 
 
-def _with_communication(summaries: list[TraceSummary], left: dict[int, str]) -> list[TraceSummary]:
-    """Those that show communication, where most of the others in one of their groups do."""
+def _without_communication(summaries: Sequence[TraceSummary]) -> dict[int, str]:
+    """Those that show no communication, where most of the others in one of their groups do."""
     talking = [one for one in summaries if any(one.held.communication)]
-    silent = [one for one in summaries if not any(one.held.communication)]
     if len(talking) < _MOST * len(summaries):
-        return summaries
+        return {}
     members = _members_of_used_groups(talking)
-    for one in silent:
-        if not members or one.rank in members:
-            left[one.rank] = _damaged_and(one) + "holds no communication, though the others' recordings do"
-    return [one for one in summaries if one.rank not in left]
+    why = "holds no communication, though the others' recordings do"
+    return {
+        one.rank: _damaged_and(one) + why
+        for one in summaries
+        if not any(one.held.communication) and (not members or one.rank in members)
+    }
 
 
 def _members_of_used_groups(talking: Sequence[TraceSummary]) -> set[int]:
@@ -126,16 +131,14 @@ def _members_of_used_groups(talking: Sequence[TraceSummary]) -> set[int]:
     return found
 
 
-def _like_most(summaries: list[TraceSummary], left: dict[int, str]) -> list[TraceSummary]:
-    """Those whose iterations were found in the way most were: numbers of different ways mean different things."""
+def _unlike_most(summaries: Sequence[TraceSummary]) -> dict[int, str]:
+    """Those whose iterations were not found in the way most were: numbers of different ways mean different things."""
     ways = [one.found_by for one in summaries]
     usual = max(ways, key=ways.count)
     if ways.count(usual) <= _MOST * len(ways):
-        return summaries
-    for one in summaries:
-        if one.found_by != usual:
-            left[one.rank] = f"does not tell its iterations as the others do ({one.found_by} instead of {usual})"
-    return [one for one in summaries if one.rank not in left]
+        return {}
+    why = "does not tell its iterations as the others do"
+    return {one.rank: f"{why} ({one.found_by} instead of {usual})" for one in summaries if one.found_by != usual}
 
 
 # ---------------------------------------------------------------------- whole iterations
@@ -153,17 +156,17 @@ def _whole_run(one: TraceSummary, peers: Sequence[TraceSummary]) -> Range | None
     own = _per_launch(held)
     if not (held.damage or _is_lossy(held, usual)):
         return _recorded(one)
-    expected = (
-        [count * usual for count in held.launches] if own is not None else _usual_of(held.kernels or held.operators)
-    )
     present = held.kernels if any(held.kernels) else held.operators
-    talk = _usual_of(held.communication)
+    fullest, talk = max(held.kernels or held.operators, default=0), max(held.communication, default=0)
     whole = [
-        present[at] >= _WHOLE * expected[at] and present[at] > 0 and held.communication[at] >= _WHOLE * talk[at]
-        for at in range(len(present))
+        number > 0
+        and number >= _WHOLE * (held.launches[at] * usual if own is not None else fullest)
+        and held.communication[at] >= _WHOLE * talk
+        for at, number in enumerate(present)
     ]
-    longest = _longest(whole)
-    return None if longest is None else (first + longest[0], first + longest[1])
+    runs = [[at for at, _ in run] for is_whole, run in groupby(enumerate(whole), key=itemgetter(1)) if is_whole]
+    longest = max(runs, key=len, default=None)
+    return None if longest is None else (first + longest[0], first + longest[-1])
 
 
 def _per_launch(held: Held) -> float | None:
@@ -177,17 +180,6 @@ def _is_lossy(held: Held, usual: float) -> bool:
     """Whether a recording holds clearly fewer kernels than the calls that launched them say."""
     own = _per_launch(held)
     return own is not None and own < _WHOLE * usual
-
-
-def _usual_of(counts: Sequence[int]) -> list[float]:
-    """What each iteration of a worker must hold by its own fullest one."""
-    return [float(max(counts, default=0))] * len(counts)
-
-
-def _longest(whole: Sequence[bool]) -> Range | None:
-    runs = [[at for at, _ in run] for is_whole, run in groupby(enumerate(whole), key=itemgetter(1)) if is_whole]
-    longest = max(runs, key=len, default=None)
-    return None if longest is None else (longest[0], longest[-1])
 
 
 def _common(whole: Mapping[int, Range], by_rank: Mapping[int, TraceSummary], left: dict[int, str]) -> Range | None:
@@ -214,12 +206,6 @@ def _common(whole: Mapping[int, Range], by_rank: Mapping[int, TraceSummary], lef
 
 
 # ---------------------------------------------------------------------- words
-
-
-def _why_none(one: TraceSummary) -> str:
-    if one.held.damage:
-        return f"{_damaged_and(one)}holds no whole iteration"
-    return f"holds {_lost(one)} in every iteration"
 
 
 def _lost(one: TraceSummary) -> str:
@@ -260,31 +246,31 @@ def temper(verdict: Verdict, span: Span) -> Verdict:
         summary = f"{summary} {_ALL_AS_ONE}"
     if startup:
         summary = f"{summary} {startup}"
-    damage = [
-        f"the recording of worker {one.rank} is damaged ({one.held.damage[0]})"
-        for one in span.summaries
-        if one.held.damage
-    ]
-    if word == "healthy" and damage:
-        word = "undetermined"
-        summary = f"{summary.rstrip('.')}; but {damage[0]}, so nobody knows what is lost. Copy or record it again."
-    unknown = next((one.held.unknown for one in span.summaries if one.held.unknown), "")
-    if word == "healthy" and unknown:
-        word = "undetermined"
-        summary = f"{summary.rstrip('.')}; but {unknown}, so nothing is known of that part of the device's work."
+    if word == "healthy" and (doubt := _doubt(span)):
+        word, summary = "undetermined", f"{summary.rstrip('.')}; but {doubt}."
     if word in ("healthy", "undetermined") and span.left_out:
         summary = f"{summary} {_left_out(span)}"
-        if word == "healthy" and len(span.summaries) == 1 and any(span.summaries[0].held.communication):
-            word = "undetermined"
-            summary += " Whether they wait for each other cannot be told from one of them."
-    talk = any(any(one.held.communication) for one in span.summaries)
-    if word == "healthy" and max(span.world_size, len(span.summaries)) > 1 and not talk:
-        word = "undetermined"
-        whose = "its" if len(span.summaries) == 1 else "their"
-        summary += f" None of {whose} kernels is known to be communication, so nobody knows who waits for whom."
     if all(one.purpose == "inference" for one in span.summaries):
         summary = f"{summary} {_INFERENCE}"
     return msgspec.structs.replace(verdict, verdict=word, summary=summary)
+
+
+def _doubt(span: Span) -> str:
+    """Why recordings in which nothing was found may still not be called healthy, as a clause; "" if they may."""
+    alone = len(span.summaries) == 1
+    talk = any(any(one.held.communication) for one in span.summaries)
+    for one in span.summaries:
+        if one.held.damage:
+            return f"{damage_note(one)}, so nobody knows what is lost: copy or record it again"
+    for one in span.summaries:
+        if one.held.unknown:
+            return f"{one.held.unknown}, so nothing is known of that part of the device's work"
+    if alone and talk and span.left_out:
+        return "whether it and those left out wait for each other cannot be told from one of them"
+    if not talk and max(span.world_size, len(span.summaries)) > 1:
+        whose = "its" if alone else "their"
+        return f"none of {whose} kernels is known to be communication, so nobody knows who waits for whom"
+    return ""
 
 
 def _without_iterations(verdict: Verdict, span: Span, startup: str) -> Verdict:

@@ -24,15 +24,16 @@ from eroica.summarize.sweep import (
     Durations,
     Functions,
     Layer,
+    Numbers,
     Times,
     distinct,
-    distinct_codes,
     empty_layer,
     first_come,
     inside,
     join_durations,
-    leaf_segments,
+    nest,
     paint,
+    stretches,
     unite,
     without_rows,
 )
@@ -153,10 +154,9 @@ def _autograd_threads(events: EventTable, training_thread: int) -> tuple[int, ..
 
     In 2021 the engine left no notes of its own.
     """
-    operators = events.category == Category.OPERATOR
-    engine = events.names_where([name.startswith(ENGINE_PREFIX) for name in events.strings]) & operators
+    engine = events.named(lambda name: name.startswith(ENGINE_PREFIX), Category.OPERATOR)
     if not engine.any():
-        engine = events.names_where([is_backward_name(name) for name in events.strings]) & operators
+        engine = events.named(is_backward_name, Category.OPERATOR)
     others = engine & (events.thread != training_thread) & (events.thread != -1)
     threads, counts = np.unique(events.thread[others], return_counts=True)
     busiest = threads[np.argsort(-counts, kind="stable")[:_MOST_AUTOGRAD]]
@@ -202,8 +202,15 @@ def _thread_operators(
     chosen = (events.category == Category.OPERATOR) & (events.thread == thread)
     chosen &= (events.start_ns < window[1]) & (events.end_ns > window[0]) & (events.start_ns < events.end_ns)
     rows = np.flatnonzero(chosen)
-    function = _operator_functions(events, rows, thread, outline, functions)
-    low, high, leaf = leaf_segments(events.start_ns[rows], events.end_ns[rows])
+    if not len(rows):
+        nothing = empty_layer()
+        return nothing, nothing, nothing, join_durations(())
+    is_training = thread == outline.training_thread
+    phase = np.full(len(rows), _BACKWARD_PHASE, dtype=np.int8)
+    if is_training:
+        phase = phases_at(events.start_ns[rows], outline.parts)
+    function = _numbers(functions, "compute", "training" if is_training else "autograd", events, rows, phase)
+    low, high, leaf = nest(events.start_ns[rows], events.end_ns[rows]).leaves()
     inner = Layer(low, high, function[leaf], leaf.astype(np.int32)).within(*window)
     leaf = inner.execution.astype(np.int64)
     segments = inner._replace(execution=rows[leaf].astype(np.int32))
@@ -212,10 +219,7 @@ def _thread_operators(
     name = events.name[rows[leaf]]
     length = (segments.end - segments.start).astype(np.float64)
     own = np.bincount(leaf, weights=length, minlength=len(rows)).astype(np.int64)
-    counted = ~transport[events.name[rows]] if len(rows) else np.zeros(0, dtype=np.bool_)
-    if not len(rows):
-        nothing = empty_layer()
-        return nothing, nothing, nothing, join_durations(())
+    counted = ~transport[events.name[rows]]
     return (
         segments.where(~transport[name] & ~wrapping[name]),
         segments.where(~transport[name] & wrapping[name]),
@@ -224,25 +228,21 @@ def _thread_operators(
     )
 
 
-def _operator_functions(
-    events: EventTable, rows: NDArray[np.int64], thread: int, outline: Outline, functions: Functions
-) -> NDArray[np.int32]:
-    """Function number of each operator: its name and phase."""
-    if thread == outline.training_thread:
-        phase, role = phases_at(events.start_ns[rows], outline.parts), "training"
-    else:
-        phase, role = np.full(len(rows), _BACKWARD_PHASE, dtype=np.int8), "autograd"
-    codes, inverse = distinct_codes(events.name[rows].astype(np.int64) * len(PHASES) + phase)
-    numbers = [
-        functions.number(_key("compute", events.strings[code // len(PHASES)], role, code % len(PHASES)))
-        for code in codes.tolist()
-    ]
-    return np.array(numbers, dtype=np.int32)[inverse] if numbers else np.empty(0, dtype=np.int32)
+def _numbers(
+    functions: Functions,
+    kind: FunctionKind,
+    thread: ThreadRole,
+    events: EventTable,
+    rows: NDArray[np.int64],
+    phase: NDArray[np.int8],
+) -> Numbers:
+    """Function number of each row: its name and phase."""
 
+    def key_of(code: int) -> FunctionKey:
+        name, at = divmod(code, len(PHASES))
+        return FunctionKey(kind=kind, name=events.strings[name][:200], thread=thread, phase=PHASES[at])
 
-def _key(kind: FunctionKind, name: str, thread: str, phase: int = 0) -> FunctionKey:
-    role: ThreadRole = "autograd" if thread == "autograd" else "device" if thread == "device" else "training"
-    return FunctionKey(kind=kind, name=name[:200], thread=role, phase=PHASES[phase])
+    return functions.numbers(events.name[rows].astype(np.int64) * len(PHASES) + phase, key_of)
 
 
 # --- device ---
@@ -251,8 +251,7 @@ def _key(kind: FunctionKind, name: str, thread: str, phase: int = 0) -> Function
 def _device(
     events: EventTable, outline: Outline, window: tuple[int, int], functions: Functions
 ) -> tuple[Layer, Layer, Durations]:
-    collective = events.names_where(events.communication().tolist())
-    kernels = np.flatnonzero((events.category == Category.KERNEL) & ~collective)
+    kernels = np.flatnonzero((events.category == Category.KERNEL) & ~events.communication())
     memory = np.flatnonzero((events.category == Category.MEMORY) | is_allocation(events))
     phase = launch_phases(events, outline)
     compute_layer, compute_durations = _streams(events, kernels, "compute", phase, window, functions)
@@ -262,9 +261,7 @@ def _device(
 
 def is_allocation(events: EventTable) -> NDArray[np.bool_]:
     """Return which events are calls that allocate or free memory of the device. bool [E]."""
-    names = events.names_where([name.startswith(ALLOCATIONS) for name in events.strings])
-    calls: NDArray[np.bool_] = names & (events.category == Category.RUNTIME)
-    return calls
+    return events.named(lambda name: name.startswith(ALLOCATIONS), Category.RUNTIME)
 
 
 def launches_of(events: EventTable, outline: Outline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -313,12 +310,7 @@ def _streams(
     start, end = np.maximum(events.start_ns[rows], window[0]), np.minimum(events.end_ns[rows], window[1])
     keep = start < end
     rows, start, end = rows[keep], start[keep], end[keep]
-    codes, inverse = distinct_codes(events.name[rows].astype(np.int64) * len(PHASES) + phase_E[rows])
-    numbers = [
-        functions.number(_key(kind, events.strings[code // len(PHASES)], "device", code % len(PHASES)))
-        for code in codes.tolist()
-    ]
-    function = np.array(numbers, dtype=np.int32)[inverse] if numbers else np.empty(0, dtype=np.int32)
+    function = _numbers(functions, kind, "device", events, rows, phase_E[rows])
     low, high, which = first_come(start, end)
     row = rows.astype(np.int32)
     return Layer(low, high, function[which], row[which]), Durations(function, end - start, row)
@@ -355,11 +347,11 @@ def _active(events: EventTable, outline: Outline, collectives: Container[str]) -
     It may wait within operators that hand work to a group, so that only their beginnings count; collectives that it
     runs itself (`send`) may be over long after it went on.
     """
-    host = (events.category == Category.OPERATOR) | (events.category == Category.ANNOTATION)
+    host = events.named(
+        lambda name: name not in collectives and not is_host_collective(name), Category.OPERATOR, Category.ANNOTATION
+    )
     host &= (events.thread == outline.training_thread) & (events.start_ns < events.end_ns)
-    host &= ~events.names_where([name in collectives or is_host_collective(name) for name in events.strings])
-    waits = events.names_where([is_transport(name) for name in events.strings])
-    return np.concatenate((events.start_ns[host], events.end_ns[host & ~waits]))
+    return np.concatenate((events.start_ns[host], events.end_ns[host & ~events.named(is_transport)]))
 
 
 def _collectives(executions: Sequence[Execution], spans: Spans, functions: Functions) -> Layer:
@@ -385,8 +377,4 @@ def _collections(
     covered = unite(open_operators.start, open_operators.end)
     edges = distinct(np.concatenate((start, end, *covered)))
     both = inside(edges[:-1], start, end) & inside(edges[:-1], *covered)
-    return _constant(start, end, number), _constant(edges[:-1][both], edges[1:][both], number)
-
-
-def _constant(start: Times, end: Times, function: int) -> Layer:
-    return Layer(start, end, np.full(len(start), function, np.int32), np.full(len(start), -1, np.int32))
+    return stretches(start, end, number), stretches(edges[:-1][both], edges[1:][both], number)

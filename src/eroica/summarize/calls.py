@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import ThreadRole
+from eroica.model.pattern import FunctionKey, ThreadRole
 from eroica.summarize.activity import Outline
 from eroica.summarize.phases import is_apply_frame, is_engine_frame
 from eroica.summarize.sampled import ENGINE, HOOK, PLAIN, stack_function
@@ -34,6 +34,7 @@ from eroica.summarize.sweep import (
     join_durations,
     nest,
     rows_by_thread,
+    stretches,
 )
 from eroica.trace.chunks import counted
 from eroica.trace.stacks import frame_text
@@ -72,7 +73,7 @@ class CallTree:
         self._parent: list[int] = []
         self._frame: list[int] = []
         self._kind: list[int] = []
-        self._numbers: dict[int, int] = {}
+        self._keys: dict[int, FunctionKey] = {}
         self._grafts: dict[tuple[int, int], int] = {}
         self.too_deep = 0
         self.is_full = False
@@ -142,14 +143,12 @@ class CallTree:
 
     def numbers(self, nodes: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the function numbers of nodes. int32, same shape."""
-        kinds, inverse = distinct_codes(nodes)
-        found = []
-        for node in kinds.tolist():
-            if node not in self._numbers:
-                key = stack_function(self.stack(node), self.role)
-                self._numbers[node] = self._functions.number(key)
-            found.append(self._numbers[node])
-        return np.array(found, dtype=np.int32)[inverse] if found else np.empty(0, dtype=np.int32)
+        return self._functions.numbers(nodes, self._key_of)
+
+    def _key_of(self, node: int) -> FunctionKey:
+        if node not in self._keys:
+            self._keys[node] = stack_function(self.stack(node), self.role)
+        return self._keys[node]
 
 
 class CallTrees(NamedTuple):
@@ -325,19 +324,14 @@ def _layers(training: _Thread, autograd: list[_Thread], trees: CallTrees, parts:
     hooks = []
     for thread in autograd:
         below = _below(waits, thread.leaves, trees)
-        hooks.append(below._replace(execution=np.full(len(below.start), -1, np.int32)))
+        hooks.append(stretches(below.start, below.end, below.function))
         length = (below.end - below.start).astype(np.float64)
         parts.append(_grafted(below, length, thread))
         around = find_interval(below.start, waits.start, waits.end)
         lost = np.bincount(waits.execution[around], weights=length, minlength=len(training.own_N))
         training.own_N[:] = np.maximum(training.own_N - lost.astype(np.int64), 0)
     parts.append(_durations(training, tree))
-    numbered = Layer(
-        leaves.start,
-        leaves.end,
-        tree.numbers(leaves.function.astype(np.int64)),
-        np.full(len(leaves.start), -1, np.int32),
-    )
+    numbered = stretches(leaves.start, leaves.end, tree.numbers(leaves.function.astype(np.int64)))
     is_hook = kind[leaves.function] == HOOK
     return Calls((*hooks, numbered.where(is_hook)), numbered.where(~is_hook), join_durations(parts))
 

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import itertools
 import re
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eroica.model.window import FlightEntry
 from eroica.model.worker import ProcessGroup, axis_of
@@ -45,7 +44,6 @@ POINT_TO_POINT = ("send", "recv")
 #: A kernel of communication of which no more is known than that all leave it together.
 EXCHANGE = "exchange"
 _CLOCK_SKEW_NS = 10_000
-_MAX_ASSIGNMENTS = 64
 _KERNEL_KINDS = (
     ("allreduce", "all_reduce"),
     ("reducescatter", "reduce_scatter"),
@@ -109,12 +107,6 @@ def collective_kind(name: str) -> str:
     return next((kind for part, kind in _KERNEL_KINDS if part in plain), name)
 
 
-def _kind_of_kernel(name: str) -> str:
-    """Return the kind of a kernel of communication; "exchange" if its name does not tell."""
-    kind = collective_kind(name)
-    return kind if kind in _KINDS else EXCHANGE
-
-
 def is_host_collective(name: str, groups: Sequence[ProcessGroup] = ()) -> bool:
     """Return whether an event is a collective that a thread of the host runs.
 
@@ -168,8 +160,7 @@ def find_executions(
 
 def _spans(events: EventTable, groups: Sequence[ProcessGroup]) -> list[_Span]:
     """Spans of collectives that run on host threads (those of NCCL only enqueue), sends widened to their call."""
-    chosen = events.names_where([is_host_collective(name, groups) for name in events.strings])
-    chosen &= (events.category == Category.ANNOTATION) | (events.category == Category.OPERATOR)
+    chosen = events.named(lambda name: is_host_collective(name, groups), Category.ANNOTATION, Category.OPERATOR)
     spans = []
     for row in np.flatnonzero(chosen).tolist():
         name = events.name_of(row)
@@ -181,7 +172,7 @@ def _spans(events: EventTable, groups: Sequence[ProcessGroup]) -> list[_Span]:
 
 def _widen(spans: list[_Span], events: EventTable) -> list[_Span]:
     """A send or receive begins with the call around the beginning of its span."""
-    calls = events.names_where([name in DIRECT_CALLS or name == "c10d::recv_any_source_" for name in events.strings])
+    calls = events.named(lambda name: name in DIRECT_CALLS or name == "c10d::recv_any_source_")
     calls_of = dict(rows_by_thread(events, np.flatnonzero(calls)))
     widened = []
     for span in spans:
@@ -197,25 +188,6 @@ def _widen(spans: list[_Span], events: EventTable) -> list[_Span]:
 # --- gloo's queues and the Flight Recorder ---
 
 
-@dataclass(frozen=True)
-class _Queue:
-    """Entries of one group in order of enqueueing."""
-
-    group: str
-    entries: tuple[FlightEntry, ...]
-    created: NDArray[np.int64]
-    created_by_name: dict[str, NDArray[np.int64]]
-
-
-def _queue(group: str, entries: list[FlightEntry]) -> _Queue:
-    by_name: dict[str, list[int]] = defaultdict(list)
-    for entry in entries:
-        by_name[entry.name].append(entry.created_ns)
-    arrays = {name: np.array(created, dtype=np.int64) for name, created in by_name.items()}
-    created = np.array([entry.created_ns for entry in entries], dtype=np.int64)
-    return _Queue(group, tuple(entries), created, arrays)
-
-
 def _join_flight(
     spans: list[_Span], flight: Sequence[FlightEntry], groups: Sequence[ProcessGroup], window: tuple[int, int]
 ) -> list[Execution]:
@@ -224,15 +196,19 @@ def _join_flight(
     for entry in flight:
         if entry.name in names:
             by_group[entry.group].append(entry)
-    queues = [_queue(group, entries) for group, entries in by_group.items()]
     by_thread: dict[int, list[_Span]] = defaultdict(list)
     for span in spans:
         by_thread[span.thread].append(span)
-    for assignment in _assignments(by_thread, queues):
-        joined = _join_all(by_thread, assignment, queues, window)
-        if joined is not None:
-            return joined
-    return _unpaired(spans, groups, {entry.group for entry in flight})
+    served: dict[str, list[_Span]] = defaultdict(list)
+    for mine in by_thread.values() if by_group else ():
+        served[min(by_group, key=lambda group: _misfit(mine, by_group[group]))] += mine
+    joined = [
+        _join_queue(sorted(served[group], key=lambda span: span.start_ns), group, entries, window)
+        for group, entries in by_group.items()
+    ]
+    if not joined or None in joined:
+        return _unpaired(spans, groups, {entry.group for entry in flight})
+    return [one for part in joined if part is not None for one in part]
 
 
 def _unpaired(spans: list[_Span], groups: Sequence[ProcessGroup], recorded: set[str]) -> list[Execution]:
@@ -243,79 +219,52 @@ def _unpaired(spans: list[_Span], groups: Sequence[ProcessGroup], recorded: set[
     return [_execution(span, group)._replace(paired_by=pairing) for span in spans]
 
 
-def _assignments(by_thread: dict[int, list[_Span]], queues: list[_Queue]) -> Iterable[dict[int, _Queue]]:
-    """Yield assignments of threads to the queues they serve: the likeliest first, then all others if they are few."""
-    if not queues or not by_thread:
-        return
-    threads = list(by_thread)
-    ranked = [sorted(queues, key=lambda queue: _misfit(by_thread[thread], queue)) for thread in threads]
-    for number, choice in enumerate(itertools.product(*ranked)):
-        if number >= _MAX_ASSIGNMENTS:
-            return
-        yield dict(zip(threads, choice, strict=True))
-
-
-def _misfit(spans: list[_Span], queue: _Queue) -> tuple[float, float]:
+def _misfit(spans: list[_Span], entries: list[FlightEntry]) -> tuple[float, float]:
     """Measure how badly a thread's spans fit a queue: the share without an own entry, then the median delay."""
+    created: dict[str, list[int]] = defaultdict(list)
+    for entry in entries:
+        created[entry.name].append(entry.created_ns)
     delays: list[int] = []
     used: set[tuple[str, int]] = set()
-    nothing = np.empty(0, dtype=np.int64)
     for span in spans:
-        created = queue.created_by_name.get(span.name, nothing)
-        place = int(np.searchsorted(created, span.start_ns + _CLOCK_SKEW_NS, side="right")) - 1
+        place = bisect_right(created[span.name], span.start_ns + _CLOCK_SKEW_NS) - 1
         if place >= 0 and (span.name, place) not in used:
             used.add((span.name, place))
-            delays.append(span.start_ns - int(created[place]))
+            delays.append(span.start_ns - created[span.name][place])
     return 1.0 - len(used) / len(spans), float(np.median(delays)) if delays else 0.0
 
 
-def _join_all(
-    by_thread: dict[int, list[_Span]], assignment: dict[int, _Queue], queues: list[_Queue], window: tuple[int, int]
+def _join_queue(
+    spans: list[_Span], group: str, entries: list[FlightEntry], window: tuple[int, int]
 ) -> list[Execution] | None:
-    """Every group's spans with their entries, None if one contradicts."""
-    joined: list[Execution] = []
-    for queue in queues:
-        mine = [span for thread, served in assignment.items() if served is queue for span in by_thread[thread]]
-        part = _join_queue(sorted(mine, key=lambda span: span.start_ns), queue, window)
-        if part is None:
-            return None
-        joined.extend(part)
-    return joined
-
-
-def _join_queue(spans: list[_Span], queue: _Queue, window: tuple[int, int]) -> list[Execution] | None:
     """A group's spans with its entries, None if names or times contradict.
 
     The ring of the recorder may have lost the oldest entries: spans before its first one stay without a number.
     """
-    early = sum(span.start_ns + _CLOCK_SKEW_NS < int(queue.created[0]) for span in spans)
+    early = sum(span.start_ns + _CLOCK_SKEW_NS < entries[0].created_ns for span in spans)
     rest = spans[early:]
-    offset = _offset(rest, queue, window)
+    offset = _offset(rest, entries, window)
     if offset is None:
         return None
-    pairs = zip(rest, queue.entries[offset:], strict=False)
+    pairs = zip(rest, entries[offset:], strict=False)
     return [
-        *(_execution(span, queue.group) for span in spans[:early]),
-        *(_execution(span, queue.group, entry) for span, entry in pairs),
+        *(_execution(span, group) for span in spans[:early]),
+        *(_execution(span, group, one) for span, one in pairs),
     ]
 
 
-def _offset(spans: list[_Span], queue: _Queue, window: tuple[int, int]) -> int | None:
+def _offset(spans: list[_Span], entries: list[FlightEntry], window: tuple[int, int]) -> int | None:
     """Number of the entry that belongs to the first span: that of the window's start if it fits, else the latest."""
-    count = len(spans)
-    if not count:
-        return 0
-    spare = len(queue.entries) - count
-    if spare < 0:
-        return None
+    count, spare = len(spans), len(entries) - len(spans)
     names = [span.name for span in spans]
     start = np.array([span.start_ns for span in spans], dtype=np.int64) + _CLOCK_SKEW_NS
-    first = int(np.searchsorted(queue.created, window[0], side="left"))
-    for offset in (first, *range(spare, -1, -1)):
-        if offset > spare or np.any(queue.created[offset : offset + count] > start):
-            continue
-        if all(entry.name == name for entry, name in zip(queue.entries[offset:], names, strict=False)):
-            return int(offset)
+    created = np.array([entry.created_ns for entry in entries], dtype=np.int64)
+    first = int(np.searchsorted(created, window[0], side="left"))
+    offsets: list[int] = [min(first, spare), *range(spare, -1, -1)] if spare >= 0 else []
+    for offset in offsets:
+        is_possible = not np.any(created[offset : offset + count] > start)
+        if is_possible and all(one.name == name for one, name in zip(entries[offset:], names, strict=False)):
+            return offset
     return None
 
 
@@ -357,21 +306,23 @@ def _point_to_point(
 
 
 def _kernels(events: EventTable, groups: Sequence[ProcessGroup]) -> list[Execution]:
-    chosen = events.names_where(events.communication().tolist())
-    rows = np.flatnonzero(chosen & (events.category == Category.KERNEL))
+    rows = np.flatnonzero(events.communication(Category.KERNEL))
     only = groups[0].name if len(groups) == 1 else ""
-    own_stream = _busiest_stream(events, rows)
+    # a group has a stream of its own: kernels that name no group are of the only one known if they run on the busiest
+    streams, counts = np.unique(events.thread[rows], return_counts=True)
+    own_stream = int(streams[np.argmax(counts)]) if len(streams) else -1
     found = []
     for row in rows.tolist():
         name = readable(events.name_of(row))
         said = events.collectives.get(row)
         group = said.group if said is not None and said.group else only if events.thread[row] == own_stream else ""
         sequence = said.sequence if said is not None else -1
+        kind = collective_kind(said.name if said is not None else name)
         found.append(
             Execution(
                 row=row,
                 name=name,
-                kind=_kind_of_kernel(said.name if said is not None else name),
+                kind=kind if kind in _KINDS else EXCHANGE,
                 group=group,
                 start_ns=int(events.start_ns[row]),
                 end_ns=int(events.end_ns[row]),
@@ -382,12 +333,6 @@ def _kernels(events: EventTable, groups: Sequence[ProcessGroup]) -> list[Executi
             )
         )
     return found
-
-
-def _busiest_stream(events: EventTable, rows: NDArray[np.int64]) -> int:
-    """A group has a stream of its own: kernels that name no group are of the only one known if they run on this."""
-    streams, counts = np.unique(events.thread[rows], return_counts=True)
-    return int(streams[np.argmax(counts)]) if len(streams) else -1
 
 
 def _without_false_numbers(executions: list[Execution]) -> list[Execution]:

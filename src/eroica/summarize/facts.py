@@ -100,8 +100,12 @@ def find_neighbors(capture: Capture, samples: Samples | None) -> tuple[Neighbor,
     if samples is None:
         return ()
     window = (capture.boundaries_ns[0], capture.boundaries_ns[-1])
-    found = {one.pid: one for one in (_on_host(samples, device, window) for device in samples.devices("neighbor_cpu"))}
-    found = {pid: one for pid, one in found.items() if one.cpu_cores >= LEAST_CORES}
+    found: dict[int, Neighbor] = {}
+    for device in samples.devices("neighbor_cpu"):
+        pid, _, name = device.partition("/")
+        cores = _rounded(_over_window(samples.find("neighbor_cpu", device), window))
+        if cores >= LEAST_CORES:
+            found[int(pid)] = Neighbor(name=name[:_LONGEST_NAME], pid=int(pid), cpu_cores=cores)
     for one in _on_device(capture, samples, window):
         here = found.get(one.pid, one)
         found[one.pid] = msgspec.structs.replace(here, device=one.device, device_utilization=one.device_utilization)
@@ -115,15 +119,6 @@ def cores_used(samples: Samples, window: Window) -> tuple[float, float, float]:
     return _over_window(job, window), _over_window(outside, window), _over_window(ours, window)
 
 
-def _on_host(samples: Samples, device: str, window: Window) -> Neighbor:
-    pid, _, name = device.partition("/")
-    return Neighbor(
-        name=name[:_LONGEST_NAME],
-        pid=int(pid),
-        cpu_cores=_rounded(_over_window(samples.find("neighbor_cpu", device), window)),
-    )
-
-
 def _on_device(capture: Capture, samples: Samples, window: Window) -> list[Neighbor]:
     """Find neighbors on the worker's own device.
 
@@ -134,18 +129,16 @@ def _on_device(capture: Capture, samples: Samples, window: Window) -> list[Neigh
     devices = sorted({(name, uuid) for name, uuid, _ in listed})
     at = own_device(devices, capture.worker)
     mine = [part for name, uuid, part in listed if at is not None and (name, uuid) == devices[at]]
-    return [_device_use(samples, part, capture.worker.device, window) for part in mine]
-
-
-def _device_use(samples: Samples, part: list[str], device: str, window: Window) -> Neighbor:
-    name = "/".join(part)
-    utilization = _over_window(samples.find("neighbor_gpu", name), window)
-    return Neighbor(
-        name=part[3][:_LONGEST_NAME],
-        pid=int(part[2]),
-        device=device,
-        device_utilization=_rounded(utilization) if utilization >= _LEAST_UTILIZATION else 0.0,
-    )
+    uses = [_over_window(samples.find("neighbor_gpu", "/".join(part)), window) for part in mine]
+    return [
+        Neighbor(
+            name=part[3][:_LONGEST_NAME],
+            pid=int(part[2]),
+            device=capture.worker.device,
+            device_utilization=_rounded(use) if use >= _LEAST_UTILIZATION else 0.0,
+        )
+        for part, use in zip(mine, uses, strict=True)
+    ]
 
 
 def _over_window(series: Series | None, window: Window) -> float:

@@ -189,8 +189,7 @@ def name_sides(events: EventTable, sides: Sequence[CollectiveArguments], capture
 
 def _calls(events: EventTable) -> list[int]:
     """Rows of sends and receives, in order."""
-    chosen = events.names_where([name in DIRECT_CALLS for name in events.strings])
-    return [int(row) for row in np.flatnonzero(chosen & (events.category == Category.OPERATOR))]
+    return np.flatnonzero(events.named(DIRECT_CALLS.__contains__, Category.OPERATOR)).tolist()
 
 
 def _alike(

@@ -25,13 +25,13 @@ from eroica.summarize.sweep import (
     Layer,
     Times,
     distinct,
-    distinct_codes,
     first_come,
     inside,
     join_durations,
-    leaf_segments,
+    nest,
     rows_by_thread,
     split_at,
+    stretches,
     unite,
 )
 from eroica.trace.table import ALL_LAUNCHES, Category, EventTable
@@ -83,8 +83,8 @@ def _leaves(events: EventTable, rows: NDArray[np.int64], window: tuple[int, int]
     """Moments in which these events of one thread are the innermost ones, with their rows as executions."""
     start, end = events.start_ns[rows], events.end_ns[rows]
     inner = rows[(start < end) & (start < window[1]) & (end > window[0])].astype(np.int32)
-    low, high, leaf = leaf_segments(events.start_ns[inner], events.end_ns[inner])
-    return Layer(low, high, np.full(len(low), -1, np.int32), inner[leaf]).within(*window)
+    low, high, leaf = nest(events.start_ns[inner], events.end_ns[inner]).leaves()
+    return stretches(low, high, -1)._replace(execution=inner[leaf]).within(*window)
 
 
 def _named(
@@ -93,13 +93,12 @@ def _named(
     """Leaves under their functions: name and phase."""
     is_note = events.category[leaves.execution] == Category.ANNOTATION
     code = (events.name[leaves.execution].astype(np.int64) * 2 + is_note) * len(PHASES) + phase
-    codes, inverse = distinct_codes(code)
-    numbers = []
-    for one in codes.tolist():
+
+    def key_of(one: int) -> FunctionKey:
         name, noted = divmod(one // len(PHASES), 2)
-        numbers.append(functions.number(_key(events.strings[name], bool(noted), one % len(PHASES), autograd)))
-    function = np.array(numbers, dtype=np.int32)[inverse] if numbers else np.empty(0, dtype=np.int32)
-    return leaves._replace(function=function)
+        return _key(events.strings[name], bool(noted), one % len(PHASES), autograd)
+
+    return leaves._replace(function=functions.numbers(code, key_of))
 
 
 def _key(name: str, is_note: bool, phase: int, autograd: bool) -> FunctionKey:
@@ -148,9 +147,8 @@ def device_time(
         Nanoseconds; zeros where the trace does not tell who launched what. float64 [functions].
     """
     work, call = launches_of(events, outline)
-    waits = events.communication()
-    if len(work):
-        work, call = work[~waits[events.name[work]]], call[~waits[events.name[work]]]
+    waits = events.communication()[work]
+    work, call = work[~waits], call[~waits]
     if not len(work) or not len(samples.time_ns):
         return np.zeros(functions)
     direct = np.flatnonzero(is_allocation(events) & (events.thread == outline.training_thread))
@@ -195,8 +193,7 @@ def launching_moments(events: EventTable, outline: Outline) -> tuple[Times, Time
 def _launches(events: EventTable, outline: Outline) -> NDArray[np.intp]:
     """Rows of launches by the training thread and the autograd engine's."""
     hosts = np.isin(events.thread, (outline.training_thread, *outline.autograd_threads))
-    named = events.names_where([name.startswith(ALL_LAUNCHES) for name in events.strings])
-    return np.flatnonzero((events.category == Category.RUNTIME) & named & hosts)
+    return np.flatnonzero(hosts & events.named(lambda name: name.startswith(ALL_LAUNCHES), Category.RUNTIME))
 
 
 def within(layer: Layer, start: Times, end: Times) -> Layer:

@@ -139,7 +139,7 @@ def _counted(
 
 
 def _optimizer_steps(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
-    rows = np.flatnonzero(host & events.names_where([name.startswith(STEP_PREFIX) for name in events.strings]))
+    rows = np.flatnonzero(host & events.named(lambda name: name.startswith(STEP_PREFIX)))
     rows = rows[~_in_backward(events, rows)]
     if not len(rows):
         return None
@@ -156,7 +156,7 @@ def _optimizer_steps(events: EventTable, host: NDArray[np.bool_]) -> Iterations 
 
 
 def _loader(events: EventTable, host: NDArray[np.bool_]) -> Iterations | None:
-    rows = np.flatnonzero(host & events.names_where([name.startswith(LOADER_PREFIX) for name in events.strings]))
+    rows = np.flatnonzero(host & events.named(lambda name: name.startswith(LOADER_PREFIX)))
     if not len(rows):
         return None
     thread = _most_frequent(events.thread[rows])
@@ -242,8 +242,7 @@ def _of_rarest(events: EventTable, rows: NDArray[np.int64]) -> NDArray[np.int64]
 
 def _in_backward(events: EventTable, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Optimizers that step inside the backward pass, once a parameter, mark no iterations."""
-    engine = events.names_where([name.startswith(ENGINE_PREFIX) for name in events.strings])
-    engine &= events.category == Category.OPERATOR
+    engine = events.named(lambda name: name.startswith(ENGINE_PREFIX), Category.OPERATOR)
     found = np.zeros(len(rows), dtype=np.bool_)
     for thread in np.unique(events.thread[rows]).tolist():
         mine = events.thread[rows] == thread
@@ -254,8 +253,7 @@ def _in_backward(events: EventTable, rows: NDArray[np.int64]) -> NDArray[np.bool
 
 def _work_starts(events: EventTable) -> Times:
     """Starts of what separates two iterations: the backward pass where the trace shows one, else any operator."""
-    backward = events.names_where([is_backward_name(name) for name in events.strings])
-    backward &= events.category == Category.OPERATOR
+    backward = events.named(is_backward_name, Category.OPERATOR)
     if not backward.any():
         backward = events.category == Category.OPERATOR
     return events.start_ns[backward]
@@ -352,9 +350,7 @@ def _follow_device(events: EventTable, found: Iterations) -> Iterations:
     """Move the end to that of the device's work where the host had run ahead of it (see the module's text)."""
     begin, end = int(found.edges_ns[0]), int(found.edges_ns[-1])
     kernels = np.flatnonzero((events.category == Category.KERNEL) & (events.end_ns > begin))
-    launches = events.names_where([name.startswith(LAUNCHES) for name in events.strings])
-    launches &= events.category == Category.RUNTIME
-    moments = events.start_ns[launches]
+    moments = events.start_ns[events.named(lambda name: name.startswith(LAUNCHES), Category.RUNTIME)]
     launched = int(((moments >= begin) & (moments < end)).sum())
     if not len(kernels) or not launched or (moments >= end).any():
         return found

@@ -26,12 +26,11 @@ from eroica.summarize.rows import (
     Tally,
     attach_series,
     build_rows,
-    collective_series,
     fit_collectives,
     fit_rows,
 )
 from eroica.summarize.sampled import Stratum
-from eroica.summarize.staging import Sampled, Scene, read_sampled, set_scene, walk
+from eroica.summarize.staging import Scene, read_sampled, set_scene, walk
 from eroica.summarize.sweep import Layer
 from eroica.summarize.utilization import disk_facts, find_resources, measure_threads, measure_use
 from eroica.trace.stacks import StackTimeline
@@ -40,8 +39,6 @@ from eroica.wire.codec import encode_record
 
 _COLLECTIVES_SHARE = 4
 _HEADER_BYTES = 1500
-#: Executions kept per process group and kind of collective.
-_EXECUTIONS = 512
 #: The operator that adds to a parameter's gradient: once for each parameter in each backward pass.
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 #: Slices of a timeline, the bytes that it may take, and the steps of time in which an iteration is told.
@@ -84,12 +81,16 @@ def summarize_worker(
     segments, strata, tally = walk(scene, python, recorded)
     uses = measure_use(scene.functions.keys, segments, find_resources(capture, samples), clock)
     measure_threads(python.threads, samples, clock, python.rate_hz, uses)
+    count = len(scene.functions)
+    device_ns = np.zeros(count)
+    if python.training is not None and scene.outline.has_accelerator and not recorded:
+        device_ns = device_time(scene.events, scene.outline, python.training, scene.window, count)
     rows, series, left_out_s = build_rows(
         scene.functions,
         tally,
         uses,
-        _beta_errors(strata, scene.window[1] - scene.window[0], len(scene.functions)),
-        _device_ns(scene, python, recorded),
+        _beta_errors(strata, scene.window[1] - scene.window[0], count),
+        device_ns,
     )
     neighbors, setup = find_neighbors(capture, samples), bounded_setup(capture.setup)
     budget = settings.pattern_bytes - _HEADER_BYTES - len(msgspec.msgpack.encode((neighbors, setup)))
@@ -140,13 +141,6 @@ def _beta_errors(strata: Sequence[Stratum], window_ns: int, count: int) -> NDArr
     return error
 
 
-def _device_ns(scene: Scene, python: Sampled, recorded: bool) -> NDArray[np.float64]:
-    """Measure how long a device works on what each sampled function launches, nanoseconds. float64 [F]."""
-    if recorded or python.training is None or not scene.outline.has_accelerator:
-        return np.zeros(len(scene.functions))
-    return device_time(scene.events, scene.outline, python.training, scene.window, len(scene.functions))
-
-
 def _wait_us(scene: Scene, tally: Tally) -> NDArray[np.float32]:
     """Critical collective time of each iteration, microseconds. float32 [I]."""
     group = np.array([0 if key.kind == "collective" else -1 for key in scene.functions.keys], dtype=np.int64)
@@ -157,22 +151,21 @@ def _wait_us(scene: Scene, tally: Tally) -> NDArray[np.float32]:
 def _records(
     capture: Capture, scene: Scene, tally: Tally, settings: Settings, recorded: bool
 ) -> tuple[CollectiveRecord, ...]:
-    groups, rank = capture.process_groups, capture.worker.global_rank
-    grain_ns = RECORDED_GRAIN_NS if recorded else ONLINE_GRAIN_NS
-    series = collective_series(
-        scene.executions, tally.execution_ns, tally.edges_ns, groups, rank, _EXECUTIONS, grain_ns
-    )
     return fit_collectives(
-        _EXECUTIONS,
+        scene.executions,
+        tally.execution_ns,
+        tally.edges_ns,
+        capture.process_groups,
+        capture.worker.global_rank,
         settings.pattern_bytes // _COLLECTIVES_SHARE,
-        lambda limit: tuple(one.encode(limit) for one in series),
+        RECORDED_GRAIN_NS if recorded else ONLINE_GRAIN_NS,
     )
 
 
 def _workload(capture: Capture, events: EventTable, scene: Scene) -> Workload:
     """Add to the worker's own counts what the trace tells: backward passes and collectives."""
     known, iterations = capture.workload, max(len(scene.edges_ns) - 1, 1)
-    named = events.names_where([name == _ACCUMULATE for name in events.strings])
+    named = events.named(lambda name: name == _ACCUMULATE)
     low, high = scene.window
     inside = named & (events.start_ns >= low) & (events.start_ns < high)
     return msgspec.structs.replace(

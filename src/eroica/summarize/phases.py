@@ -82,21 +82,10 @@ def find_training_thread(events: EventTable) -> int:
     main = threads[enough & (threads == events.header.process_id)]
     if len(main):
         return int(main[0])
-    engine = events.names_where([is_backward_name(name) for name in events.strings]) & chosen
+    engine = events.named(is_backward_name) & chosen
     backward = np.isin(threads, np.unique(events.thread[engine]))
     order = np.lexsort((-counts, backward & enough, ~enough))
     return int(threads[order[0]])
-
-
-def of_training(events: EventTable) -> NDArray[np.bool_]:
-    """Return which events occur in training only: backward pass, optimizer, and their kernels. bool [E]."""
-    host = [is_backward_name(name) or _OPTIMIZES.match(name) is not None for name in events.strings]
-    device = [_TRAINS.search(name) is not None for name in events.strings]
-    on_host = (events.category == Category.OPERATOR) | (events.category == Category.ANNOTATION)
-    found: NDArray[np.bool_] = events.names_where(host) & on_host
-    if any(device):
-        found |= events.names_where(device) & (events.category == Category.KERNEL)
-    return found
 
 
 def find_purpose(events: EventTable) -> Purpose:
@@ -105,14 +94,16 @@ def find_purpose(events: EventTable) -> Purpose:
     A backward pass or an optimizer means training. Without any of them, operators without any communication look like
     inference; a file that lacks operators, or holds collectives too, tells nothing.
     """
-    used = np.flatnonzero(np.bincount(events.name, minlength=len(events.strings))).tolist()
-    names = [events.strings[number] for number in used]
-    if of_training(events).any():
+    host = events.named(
+        lambda name: is_backward_name(name) or _OPTIMIZES.match(name), Category.OPERATOR, Category.ANNOTATION
+    )
+    if host.any() or events.named(_TRAINS.search, Category.KERNEL).any():
         return "training"
     operators = int((events.category == Category.OPERATOR).sum())
-    talks = bool(events.communication()[used].any()) if used else False
-    hosts = any(is_host_collective(name) or name.startswith(("nccl:", "c10d::")) for name in names)
-    return "inference" if operators >= _FEWEST_OPERATORS and not (talks or hosts) else ""
+    talks = events.communication() | events.named(
+        lambda name: is_host_collective(name) or name.startswith(("nccl:", "c10d::"))
+    )
+    return "inference" if operators >= _FEWEST_OPERATORS and not talks.any() else ""
 
 
 def without_ranges(events: EventTable) -> EventTable:
@@ -121,8 +112,7 @@ def without_ranges(events: EventTable) -> EventTable:
     Args:
         events: In which torch calls such ranges operators.
     """
-    is_range = events.names_where([_AROUND_PYTHON.search(name) is not None for name in events.strings])
-    is_range &= events.category == Category.OPERATOR
+    is_range = events.named(_AROUND_PYTHON.search, Category.OPERATOR)
     if not is_range.any():
         return events
     return replace(events, category=np.where(is_range, np.int8(Category.ANNOTATION), events.category))
@@ -208,7 +198,7 @@ def annotated_parts(events: EventTable, thread: int) -> dict[Phase, tuple[Times,
 
 
 def _spans(events: EventTable, among: NDArray[np.bool_], wanted: Callable[[str], bool]) -> tuple[Times, Times]:
-    rows = np.flatnonzero(among & events.names_where([wanted(name) for name in events.strings]))
+    rows = np.flatnonzero(among & events.named(wanted))
     return unite(events.start_ns[rows], events.end_ns[rows])
 
 
@@ -280,11 +270,7 @@ def find_startup(events: EventTable) -> StartUp:
     waits = [_WAITS.search(events.name_of(row)) is not None for row in calls.tolist()]
     calls = calls[~np.array(waits, dtype=np.bool_)]
     calls = calls[_idle(events, calls)] if len(calls) else calls
-    named = [_MARK.search(name) is not None for name in events.strings]
-    marked = np.empty(0, dtype=np.intp)
-    if any(named):
-        host = (events.category == Category.OPERATOR) | (events.category == Category.ANNOTATION)
-        marked = np.flatnonzero(host & events.names_where(named) & (length > 0))
+    marked = np.flatnonzero(events.named(_MARK.search, Category.OPERATOR, Category.ANNOTATION) & (length > 0))
     rows = np.concatenate((calls, marked))
     if not len(rows):
         return NO_STARTUP

@@ -110,20 +110,19 @@ def _held(events: EventTable, found: Iterations) -> Held:
         inside = (at >= 0) & (at < len(found.edges_ns) - 1)
         return tuple(np.bincount(at[inside], minlength=len(found.edges_ns) - 1).tolist())
 
-    is_call = events.category == Category.RUNTIME
     kernels = events.category == Category.KERNEL
-    named = events.names_where([is_host_collective(name) for name in events.strings])
-    named |= kernels & events.names_where(events.communication().tolist())
-    single = events.names_where([name.startswith(LAUNCHES) for name in events.strings])
-    many = events.names_where([name.startswith(GRAPH_LAUNCHES) for name in events.strings])
+    single = events.named(lambda name: name.startswith(LAUNCHES), Category.RUNTIME)
+    many = events.named(lambda name: name.startswith(GRAPH_LAUNCHES), Category.RUNTIME)
+    talks = events.communication(Category.KERNEL)
+    talks |= events.named(is_host_collective, Category.KERNEL, Category.ANNOTATION)
     return Held(
-        launches=counts(is_call & single),
+        launches=counts(single),
         kernels=counts(kernels),
         operators=counts(events.category == Category.OPERATOR),
-        communication=counts(named & (kernels | (events.category == Category.ANNOTATION))),
-        all_launches=int((is_call & single).sum()),
+        communication=counts(talks),
+        all_launches=int(single.sum()),
         all_kernels=int(kernels.sum()),
-        launches_many=bool((is_call & many).any()),
+        launches_many=bool(many.any()),
         damage=events.damage,
         unknown=events.unknown or "".join(_gaps(events)),
     )
@@ -188,25 +187,22 @@ def find_groups(events: EventTable, rank: int) -> tuple[tuple[ProcessGroup, ...]
             continue
         ranks = one.ranks or (all_ranks if 1 < header.world_size == one.group_size else ())
         known[one.group] = ProcessGroup(name=one.group, ranks=ranks, backend=header.backend)
-    if known or named or len(all_ranks) < 2 or not _has_collectives(events):
+    if (
+        known
+        or named
+        or len(all_ranks) < 2
+        or not (events.communication(Category.KERNEL) | events.named(is_host_collective)).any()
+    ):
         return tuple(known.values()), ()
     group = ProcessGroup(name="0", description="default_pg", ranks=all_ranks, backend=header.backend)
     note = f"the trace names no process groups: all {len(all_ranks)} workers are taken to be in one"
     return (group,), (note,)
 
 
-def _has_collectives(events: EventTable) -> bool:
-    kernels = events.names_where(events.communication().tolist())
-    spans = events.names_where([is_host_collective(name) for name in events.strings])
-    return bool((kernels & (events.category == Category.KERNEL)).any() or spans.any())
-
-
 def _collections(events: EventTable, thread: int) -> tuple[GarbageCollection, ...]:
     """Runs of Python's collector that the trace shows: its own events (torch 2.8), or calls of `gc.collect`."""
     rows = np.flatnonzero(
-        events.names_where([name in _COLLECTOR for name in events.strings])
-        & ((events.category == Category.PYTHON) | (events.category == Category.ANNOTATION))
-        & (events.thread == thread)
+        events.named(_COLLECTOR.__contains__, Category.PYTHON, Category.ANNOTATION) & (events.thread == thread)
     )
     spans = zip(events.start_ns[rows].tolist(), events.end_ns[rows].tolist(), strict=True)
     return tuple(GarbageCollection(start_ns=start, end_ns=end, generation=-1, thread_id=thread) for start, end in spans)

@@ -10,25 +10,26 @@ import zlib
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.model.pattern import ASIDE, CollectiveRecord, FunctionPattern
+from eroica.model.pattern import ASIDE, CollectiveRecord, FunctionKey, FunctionPattern
 from eroica.model.series import encode_series
 from eroica.model.worker import ProcessGroup
-from eroica.summarize.collectives import POINT_TO_POINT, Execution, Pairing
+from eroica.summarize.collectives import POINT_TO_POINT, Execution
 from eroica.summarize.sweep import Durations, Functions, Layer, Times
 from eroica.summarize.utilization import Use
 
 _MOST_ROWS = 3000
-_MOST_FIRST = 500
 _EXPLAINING_SHARE = 0.01
 _LEAST_SERIES = 0.001
 _SERIES_SHARE = 3
 MOST_RECORDS = 1000
+#: Executions kept per process group and kind of collective.
+_EXECUTIONS = 512
 #: Recorded traces are paired by ends, and ranks leave microseconds apart. Online, ends only say what came before what,
 #: and a pattern has to stay small: coarser steps save a quarter of their bytes.
 RECORDED_GRAIN_NS = 125
@@ -159,13 +160,24 @@ def _candidates(
     order = seen[np.lexsort((-total[seen], -critical[seen]))]
     if len(order) <= _MOST_ROWS:
         return order
-    first = np.array([key.kind in ("gc", "collective") for key in functions.keys], dtype=np.bool_)
-    explains = (critical == 0) & (total >= _EXPLAINING_SHARE * window_ns)
-    kept = np.zeros(len(functions), dtype=np.bool_)
-    kept[order[:_MOST_ROWS]] = True
-    kept[order[first[order]][:_MOST_FIRST]] = True
-    kept[order[explains[order]][:_MOST_FIRST]] = True
-    return order[kept[order]]
+    ranks = [
+        _rank(functions.keys[number], critical[number] / window_ns, total[number] / window_ns)
+        for number in order.tolist()
+    ]
+    return order[np.sort(np.argsort(-np.array(ranks), kind="stable")[:_MOST_ROWS])]
+
+
+def _rank(key: FunctionKey, beta: float, total: float) -> float:
+    """The place of a function where not all have one; `beta` and `total` are shares of the window.
+
+    Rows of other threads that fill over 1 % of the window explain waits, so they do not give way to the tail of the
+    critical path: they rank like critical rows of 1 %. Collectives and collector runs always come first.
+    """
+    if key.kind in ("gc", "collective"):
+        return 1.0
+    if key.thread in ASIDE:
+        return _EXPLAINING_SHARE if total >= _EXPLAINING_SHARE else 0.0
+    return beta
 
 
 def _short(value: float) -> float:
@@ -201,43 +213,17 @@ def fit_rows(
 ) -> tuple[tuple[FunctionPattern, ...], float]:
     """Keep as many rows as the budget holds, and sum up the critical seconds of the others.
 
-    Rows of other threads that fill over 1 % of the window explain waits, so they do not give way to the tail of the
-    critical path: they rank like critical rows of 1 %. Collectives and collector runs always come first.
-
     Args:
         rows: In order of falling beta, then total.
         budget: Bytes on the wire.
         window_s: Length of the window.
     """
-    order = sorted(range(len(rows)), key=lambda number: -_rank(rows[number], window_s))
+    ranks = [_rank(row.key, row.beta, row.total_s / window_s) for row in rows]
+    order = sorted(range(len(rows)), key=lambda number: -ranks[number])
     count = _largest(len(rows), lambda some: wire_size([rows[number] for number in sorted(order[:some])]) <= budget)
     kept = sorted(order[:count])
     dropped = sum(rows[number].critical_s for number in order[count:])
     return tuple(rows[number] for number in kept), dropped
-
-
-def _rank(row: FunctionPattern, window_s: float) -> float:
-    if row.key.kind in ("gc", "collective"):
-        return 1.0
-    if row.key.thread in ASIDE:
-        return _EXPLAINING_SHARE if row.total_s >= _EXPLAINING_SHARE * window_s else 0.0
-    return row.beta
-
-
-def fit_collectives(
-    limit: int, budget: int, build: Callable[[int], tuple[CollectiveRecord, ...]]
-) -> tuple[CollectiveRecord, ...]:
-    """Records of as many executions each as the budget holds, at most `limit`.
-
-    Args:
-        limit: Executions per record.
-        budget: Bytes on the wire.
-        build: Records with at most so many executions each.
-    """
-    whole = build(limit)
-    if wire_size(whole) <= budget:
-        return whole
-    return build(_largest(limit, lambda some: wire_size(build(some)) <= budget))
 
 
 def _largest(high: int, fits: Callable[[int], bool]) -> int:
@@ -248,57 +234,21 @@ def _largest(high: int, fits: Callable[[int], bool]) -> int:
 # --- collectives as they travel: durations and sequence numbers per process group and kind ---
 
 
-class CollectiveSeries(NamedTuple):
-    """One record before it is encoded: its last executions in columns. C of them.
-
-    Attributes:
-        group: Name of the group.
-        kind: Kind of the collective.
-        total: Executions of which these are the last.
-        pairing: Of each, in order.
-        columns: int64 or float32 [C], named as in `CollectiveRecord`.
-    """
-
-    group: str
-    kind: str
-    total: int
-    pairing: list[Pairing]
-    columns: dict[str, NDArray[Any]]
-
-    def encode(self, limit: int) -> CollectiveRecord:
-        """The record with its last `limit` executions; sends and receives pair as far as their other side is known."""
-        pairing = self.pairing[-limit:] if limit > 0 else []
-        first = len(self.pairing) - len(pairing)
-        kept = {name: values[first:] for name, values in self.columns.items()}
-        if "peers" in kept:
-            told = kept["peers"] >= 0
-            pairing = [one for one, is_told in zip(pairing, told.tolist(), strict=True) if is_told] or pairing
-            if not told.any():
-                del kept["peers"]
-        return CollectiveRecord(
-            group=self.group,
-            kind=self.kind,
-            paired_by=_record_pairing(pairing),
-            executions=len(self.pairing) - first,
-            dropped=self.total - (len(self.pairing) - first),
-            **{name: encode_series(values) for name, values in kept.items()},
-        )
-
-
-def collective_series(
+def fit_collectives(
     executions: Sequence[Execution],
     critical_ns: NDArray[np.int64],
     edges_ns: NDArray[np.int64],
     groups: Sequence[ProcessGroup],
     global_rank: int,
-    limit: int,
+    budget: int,
     grain_ns: int = RECORDED_GRAIN_NS,
-) -> tuple[CollectiveSeries, ...]:
-    """One series per group and kind, each with its last `limit` executions; of too many those with most of them.
+    limit: int = _EXECUTIONS,
+) -> tuple[CollectiveRecord, ...]:
+    """One record per group and kind, each with as many of its last executions as the budget holds.
 
-    Executions without a number, where others of their kind have one, count as dropped. The last ones are kept because
-    every worker keeps the same ones then: the window ends at the same iteration everywhere, and the Flight Recorder
-    forgets the oldest first.
+    Of too many records those with most executions are kept. Executions without a number, where others of their kind
+    have one, count as dropped. The last ones are kept because every worker keeps the same ones then: the window ends at
+    the same iteration everywhere, and the Flight Recorder forgets the oldest first.
 
     Args:
         executions: C of them.
@@ -306,44 +256,50 @@ def collective_series(
         edges_ns: Boundaries of the captured iterations, wall clock. int64 [iterations + 1].
         groups: Process groups, to tell the other side of a send in a group of two.
         global_rank: This worker.
-        limit: Executions kept per record.
+        budget: Bytes on the wire.
         grain_ns: Ends are told in steps of this.
+        limit: Most executions kept per record.
     """
     rows: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, one in enumerate(executions):
         rows[one.group, one.kind].append(number)
-    others = {group.name: _other(group, global_rank) for group in groups}
-    most = sorted(rows, key=lambda key: -len(rows[key]))[:MOST_RECORDS]
-    found = []
-    for group, kind in sorted(most):
-        numbers = rows[group, kind]
-        numbered = [number for number in numbers if executions[number].paired_by == "sequence"]
-        kept = (numbered or numbers)[-limit:] if limit > 0 else []
-        chosen = [executions[number] for number in kept]
-        columns = _columns(chosen, critical_ns[kept], edges_ns)
-        columns["end_us"] = _ends(chosen, edges_ns, grain_ns)
-        if kind in POINT_TO_POINT:
-            peers = [one.peer if one.peer >= 0 else others.get(group, -1) for one in chosen]
-            columns["peers"] = np.array(peers, dtype=np.int32)
-        found.append(CollectiveSeries(group, kind, len(numbers), [one.paired_by for one in chosen], columns))
-    return tuple(found)
+    others = {group.name: [rank for rank in group.ranks if rank != global_rank] for group in groups}
+    most = sorted(sorted(rows, key=lambda key: -len(rows[key]))[:MOST_RECORDS])
 
+    def build(some: int) -> tuple[CollectiveRecord, ...]:
+        return tuple(record(key, some) for key in most)
 
-def _ends(chosen: list[Execution], edges_ns: NDArray[np.int64], grain_ns: int) -> NDArray[np.float64]:
-    """Ends in whole steps, microseconds: what lies between would only cost bytes."""
-    end = np.array([one.end_ns for one in chosen], dtype=np.int64) - edges_ns[0]
-    ends: NDArray[np.float64] = np.rint(end / grain_ns) * (grain_ns / 1e3)
-    return ends
+    def record(key: tuple[str, str], some: int) -> CollectiveRecord:
+        numbered = [number for number in rows[key] if executions[number].paired_by == "sequence"]
+        kept = (numbered or rows[key])[-some:] if some > 0 else []
+        columns = _columns([executions[number] for number in kept], critical_ns[kept], edges_ns, grain_ns)
+        pairing = [executions[number].paired_by for number in kept]
+        if key[1] in POINT_TO_POINT:  # they pair as far as their other side is known
+            only = others.get(key[0], [])
+            other = only[0] if len(only) == 1 else -1
+            peers = [executions[number].peer if executions[number].peer >= 0 else other for number in kept]
+            pairing = [one for one, peer in zip(pairing, peers, strict=True) if peer >= 0] or pairing
+            if max(peers, default=-1) >= 0:
+                columns["peers"] = np.array(peers, dtype=np.int32)
+        return CollectiveRecord(
+            group=key[0],
+            kind=key[1],
+            paired_by=pairing[0] if len(set(pairing)) == 1 else "none",
+            executions=len(kept),
+            dropped=len(rows[key]) - len(kept),
+            **{name: encode_series(values) for name, values in columns.items()},
+        )
 
-
-def _other(group: ProcessGroup, global_rank: int) -> int:
-    rest = [rank for rank in group.ranks if rank != global_rank]
-    return rest[0] if len(rest) == 1 else -1
+    whole = build(limit)
+    if wire_size(whole) <= budget:
+        return whole
+    return build(_largest(limit, lambda some: wire_size(build(some)) <= budget))
 
 
 def _columns(
-    chosen: list[Execution], critical_ns: NDArray[np.int64], edges_ns: NDArray[np.int64]
+    chosen: list[Execution], critical_ns: NDArray[np.int64], edges_ns: NDArray[np.int64], grain_ns: int
 ) -> dict[str, NDArray[Any]]:
+    """Columns named as in `CollectiveRecord`; ends in whole steps, for what lies between would only cost bytes."""
     end = np.array([one.end_ns for one in chosen], dtype=np.int64)
     start = np.array([one.start_ns for one in chosen], dtype=np.int64)
     iteration = np.clip(np.searchsorted(edges_ns, end, side="left") - 1, 0, len(edges_ns) - 2)
@@ -353,12 +309,5 @@ def _columns(
         "duration_us": ((end - start) / 1000.0).astype(np.float32),
         "critical_us": (critical_ns / 1000.0).astype(np.float32),
         "elements": np.array([one.elements for one in chosen], dtype=np.int64),
+        "end_us": np.rint((end - edges_ns[0]) / grain_ns) * (grain_ns / 1e3),
     }
-
-
-def _record_pairing(pairing: list[Pairing]) -> Pairing:
-    """The weakest of the pairings of executions."""
-    kinds = set(pairing)
-    if kinds == {"sequence"}:
-        return "sequence"
-    return "order" if kinds == {"order"} else "none"

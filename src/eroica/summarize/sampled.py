@@ -29,6 +29,7 @@ from eroica.summarize.sweep import (
     find_interval,
     inside,
     paint,
+    stretches,
     unite,
     without_rows,
 )
@@ -39,6 +40,8 @@ _LEAST_REACH_NS = 250_000_000
 _ROOT_SHARE = 0.8
 _MOST = 0.5
 _LOADER_LOOP = "_worker_loop (torch/utils/data/_utils/worker.py"
+#: Function and file in which a child of `multiprocessing` begins.
+_CHILD_BEGINS = ("_bootstrap", "multiprocessing/process.py")
 _OWN_FRAMES = ("eroica/worker/", "eroica/auto.py")
 
 
@@ -103,17 +106,13 @@ def stack_function(stack: tuple[str, ...], role: ThreadRole) -> FunctionKey:
     """
     kept = tuple(frame for frame in stack[:-1] if not split_frame(frame)[1].startswith(_OWN_FRAMES)) + stack[-1:]
     if role in ASIDE:
-        begins = [place for place, frame in enumerate(kept) if _begins_child(frame)]
+        plain = [(function.rpartition(".")[2], file) for function, file in map(split_frame, kept)]
+        begins = [place for place, one in enumerate(plain) if one == _CHILD_BEGINS]
         kept = kept[begins[-1] :] if begins else kept
     phase: Phase = stack_phase(kept)
     if role in ASIDE and any("torch/utils/data/" in frame for frame in kept):
         phase = "input"
     return FunctionKey(kind="python", name=split_frame(stack[-1])[0][:200], stack=kept, phase=phase, thread=role)
-
-
-def _begins_child(frame: str) -> bool:
-    function, file = split_frame(frame)
-    return file == "multiprocessing/process.py" and function.rpartition(".")[2] == "_bootstrap"
 
 
 def _stack_kind(stack: tuple[str, ...]) -> int:
@@ -276,8 +275,7 @@ def _hook_time(samples: ThreadSamples, taken: NDArray[np.int64], own: Layer, win
     edges = distinct(np.concatenate((own.start, own.end, cells.start, cells.end)))
     place = find_interval(edges[:-1], cells.start, cells.end)
     both = inside(edges[:-1], own.start, own.end) & (place >= 0)
-    nobody = np.full(int(both.sum()), -1, dtype=np.int32)
-    return Layer(edges[:-1][both], edges[1:][both], cells.function[place[both]], nobody)
+    return stretches(edges[:-1][both], edges[1:][both], cells.function[place[both]])
 
 
 def _hook_stratum(samples: ThreadSamples, taken: NDArray[np.int64], own: Layer, busy: tuple[Times, Times]) -> Stratum:
@@ -305,8 +303,7 @@ def _cells(
     end = np.concatenate((middle, [window[1]])).astype(np.int64)
     keep = start < end
     keep &= samples.kind[chosen] >= least_kind
-    nobody = np.full(int(keep.sum()), -1, dtype=np.int32)
-    return Layer(start[keep], end[keep], samples.function[chosen][keep], nobody)
+    return stretches(start[keep], end[keep], samples.function[chosen][keep])
 
 
 def _in_order(layers: Sequence[Layer]) -> Layer:
@@ -369,7 +366,8 @@ def other_threads(
     for number, thread in enumerate(timeline.threads):
         if thread.process_id == process_id and thread.thread_id in (training_thread, *autograd):
             continue
-        role = _role_beside(thread.process_id, process_id, loaders)
+        role: ThreadRole = "loader" if thread.process_id in loaders else "child"
+        role = "background" if thread.process_id == process_id else role
         monotonic, stack = restore_samples(*timeline.of_thread(number), timeline.rate_hz)
         identified = [reader.identify(timeline.stacks[one], role)[0] for one in stack.tolist()]
         time = clock.from_monotonic(monotonic)
@@ -379,13 +377,6 @@ def other_threads(
         runs.append(sample_runs(samples, window, timeline.rate_hz))
         threads.append(OtherThread(thread.process_id, thread.thread_id, role == "loader", samples))
     return runs, threads, used
-
-
-def _role_beside(process_id: int, own: int, loaders: set[int]) -> ThreadRole:
-    """Tell the role of a thread that is neither the training thread nor one of the engine's."""
-    if process_id == own:
-        return "background"
-    return "loader" if process_id in loaders else "child"
 
 
 def _loader_processes(timeline: StackTimeline) -> set[int]:

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.model.pattern import FunctionKey, FunctionKind, Phase, ThreadRole
-from eroica.summarize.activity import GARBAGE_COLLECTION, is_allocation, is_transport
+from eroica.summarize.activity import GARBAGE_COLLECTION, is_transport
 from eroica.summarize.calls import call_frame
 from eroica.summarize.collectives import Execution
 from eroica.summarize.host import clean_note
@@ -28,16 +29,16 @@ from eroica.summarize.sweep import (
     Numbers,
     Times,
     distinct,
-    distinct_codes,
     empty_layer,
     first_come,
     nest,
     paint,
     rows_by_thread,
     split_at,
+    stretches,
     unite,
 )
-from eroica.trace.table import Category, EventTable
+from eroica.trace.table import ALLOCATIONS, Category, EventTable
 
 _STEP = "ProfilerStep"
 _BACKWARD = PHASES.index("backward")
@@ -98,12 +99,8 @@ def find_strands(staged: Staged, span: tuple[int, int]) -> Strands:
     return Strands(functions.keys, critical, kept)
 
 
-def _number(functions: Functions, kind: FunctionKind, name: str, phase: Phase, thread: ThreadRole = "training") -> int:
-    return functions.number(FunctionKey(kind=kind, name=name[:200], phase=phase, thread=thread))
-
-
-def _spans(start: Times, end: Times, function: Numbers) -> Layer:
-    return Layer(start, end, function, np.full(len(start), -1, dtype=np.int32))
+def _key(kind: FunctionKind, name: str, phase: Phase, thread: ThreadRole = "training") -> FunctionKey:
+    return FunctionKey(kind=kind, name=name[:200], phase=phase, thread=thread)
 
 
 def _cut(spans: Layer, span: tuple[int, int]) -> Layer:
@@ -149,12 +146,12 @@ def _critical(staged: Staged, span: tuple[int, int], functions: Functions) -> La
     layer = layer.where(layer.function >= 0)
     if not len(layer.start):
         return empty_layer()
-    kinds, inverse = distinct_codes(layer.function.astype(np.int64))
-    keys = [staged.scene.functions.keys[kind] for kind in kinds.tolist()]
-    numbers = [_number(functions, key.kind, key.name, key.phase, key.thread) for key in keys]
-    function = np.array(numbers, dtype=np.int32)[inverse]
+    keys = staged.scene.functions.keys
+    function = functions.numbers(
+        layer.function.astype(np.int64), lambda one: msgspec.structs.replace(keys[one], stack=(), group="")
+    )
     begins = np.append(True, (function[1:] != function[:-1]) | (layer.start[1:] != layer.end[:-1]))
-    return _spans(layer.start[begins], layer.end[np.append(begins[1:], True)], function[begins])
+    return stretches(layer.start[begins], layer.end[np.append(begins[1:], True)], function[begins])
 
 
 def training_spans(staged: Staged, rows: NDArray[np.int64], span: tuple[int, int], functions: Functions) -> Layer:
@@ -163,9 +160,9 @@ def training_spans(staged: Staged, rows: NDArray[np.int64], span: tuple[int, int
     mine = rows[events.thread[rows] == outline.training_thread]
     mine = mine[_is_host(events, mine, staged)]
     own = _of_rows(staged, mine, phases_at(events.start_ns[mine], outline.parts), span, functions)
-    number = _number(functions, "gc", GARBAGE_COLLECTION.name, "other")
+    number = functions.number(GARBAGE_COLLECTION)
     begin, end = unite(*staged.scene.collections)
-    collected = _cut(_spans(begin, end, np.full(len(begin), number, np.int32)), span)
+    collected = _cut(stretches(begin, end, number), span)
     parts = [own, collected]
     if staged.python.training is not None:
         noted = events.category[mine] == Category.ANNOTATION
@@ -221,11 +218,11 @@ def _collectives(staged: Staged, span: tuple[int, int], functions: Functions) ->
         members.sort(key=lambda one: one.start_ns)
         start = np.array([max(one.start_ns, span[0]) for one in members], dtype=np.int64)
         end = np.array([min(one.end_ns, span[1]) for one in members], dtype=np.int64)
-        number = [_number(functions, "collective", one.name, "other", "collective") for one in members]
+        number = [functions.number(_key("collective", one.name, "other", "collective")) for one in members]
         low, high, which = first_come(start, end)
         words = staged.scene.groups.get(group) or group
         name = f"collectives of {words}"[:80] if words and len(groups) > 1 else "collectives"
-        found.append(Strand(name, _spans(low, high, np.array(number, dtype=np.int32)[which])))
+        found.append(Strand(name, stretches(low, high, np.array(number, dtype=np.int32)[which])))
     yield from _busiest(found)
 
 
@@ -233,25 +230,21 @@ def _streams(staged: Staged, rows: NDArray[np.int64], span: tuple[int, int], fun
     """One strand a stream of the device, without collectives, which have their own."""
     events = staged.scene.events
     is_device = np.isin(events.category[rows], (Category.KERNEL, Category.MEMORY))
-    on_device = rows[is_device & ~events.names_where(events.communication().tolist())[rows]]
+    on_device = rows[is_device & ~events.communication()[rows]]
     found = []
     for stream, mine in rows_by_thread(events, on_device):
         start, end = np.maximum(events.start_ns[mine], span[0]), np.minimum(events.end_ns[mine], span[1])
         low, high, which = first_come(start, end)
         device, number = stream >> _SECOND_DEVICE, stream & ((1 << _SECOND_DEVICE) - 1)
         name = f"stream {number} of device {device + 1}" if device > 0 else f"stream {stream}"
-        found.append(Strand(name, _spans(low, high, _device_functions(events, mine[which], functions))))
+        found.append(Strand(name, stretches(low, high, _device_functions(events, mine[which], functions))))
     yield from _busiest(found)
 
 
 def _device_functions(events: EventTable, rows: NDArray[np.int64], functions: Functions) -> Numbers:
     code = events.name[rows].astype(np.int64) * 2 + (events.category[rows] == Category.MEMORY)
-    codes, inverse = distinct_codes(code)
     kinds: tuple[FunctionKind, FunctionKind] = ("compute", "memory")
-    numbers = [
-        _number(functions, kinds[one % 2], events.strings[one // 2], "other", "device") for one in codes.tolist()
-    ]
-    return np.array(numbers, dtype=np.int32)[inverse] if numbers else np.empty(0, np.int32)
+    return functions.numbers(code, lambda one: _key(kinds[one % 2], events.strings[one // 2], "other", "device"))
 
 
 # --- events of the host ---
@@ -272,46 +265,35 @@ def _of_rows(
     functions: Functions,
     thread: ThreadRole = "training",
 ) -> Layer:
-    """Events as spans under their names; what only wraps the whole span is left out."""
+    """Events as spans under their names, without the profiler's own steps and what only wraps the whole span."""
     events = staged.scene.events
     category = events.category[rows].astype(np.int64)
-    code = (events.name[rows].astype(np.int64) * len(Category) + category) * len(PHASES) + phase
-    codes, inverse = distinct_codes(code)
-    memory = set(np.unique(events.name[is_allocation(events)]).tolist())
-    numbers = []
-    for one in codes.tolist():
-        rest, at = divmod(one, len(PHASES))
+    is_step = events.named(lambda name: name.startswith(_STEP), Category.ANNOTATION)[rows]
+    wraps = (events.start_ns[rows] <= span[0]) & (events.end_ns[rows] >= span[1])
+    left_out = is_step | (wraps & (category == Category.PYTHON))
+    rows, category, phase = rows[~left_out], category[~left_out], phase[~left_out]
+
+    def key_of(code: int) -> FunctionKey:
+        rest, at = divmod(code, len(PHASES))
         name, kind = divmod(rest, len(Category))
-        numbers.append(_of_name(staged, name, Category(kind), PHASES[at], name in memory, functions, thread))
-    function = np.array(numbers, dtype=np.int32)[inverse] if numbers else np.empty(0, np.int32)
-    wraps = (category == Category.PYTHON) & (events.start_ns[rows] <= span[0]) & (events.end_ns[rows] >= span[1])
-    spans = _spans(events.start_ns[rows], events.end_ns[rows], function)
-    return _cut(spans.where(~wraps & (function >= 0)), span)
+        return _named(staged, events.strings[name], Category(kind), PHASES[at], thread)
+
+    code = (events.name[rows].astype(np.int64) * len(Category) + category) * len(PHASES) + phase
+    return _cut(stretches(events.start_ns[rows], events.end_ns[rows], functions.numbers(code, key_of)), span)
 
 
-def _of_name(
-    staged: Staged,
-    name: int,
-    category: Category,
-    phase: Phase,
-    is_memory: bool,
-    functions: Functions,
-    thread: ThreadRole,
-) -> int:
-    """The function that an event of this name is; -1 for the profiler's own steps."""
-    text = staged.scene.events.strings[name]
+def _named(staged: Staged, text: str, category: Category, phase: Phase, thread: ThreadRole) -> FunctionKey:
+    """The function that an event of this name is."""
     if category == Category.PYTHON:
-        return _number(functions, "python", split_frame(call_frame(text) or text)[0], phase, thread)
+        return _key("python", split_frame(call_frame(text) or text)[0], phase, thread)
+    if category == Category.ANNOTATION and text.startswith(LOADER_PREFIX):
+        return _key("python", text[len(LOADER_PREFIX) :], "input", thread)
     if category == Category.ANNOTATION:
-        if text.startswith(_STEP):
-            return -1
-        if text.startswith(LOADER_PREFIX):
-            return _number(functions, "python", text[len(LOADER_PREFIX) :], "input", thread)
-        return _number(functions, "other", clean_note(text), phase, thread)
+        return _key("other", clean_note(text), phase, thread)
     if category == Category.RUNTIME:
-        return _number(functions, "memory" if is_memory else "other", text, phase, thread)
+        return _key("memory" if text.startswith(ALLOCATIONS) else "other", text, phase, thread)
     only_launches = staged.scene.outline.has_accelerator or is_transport(text)
-    return _number(functions, "other" if only_launches else "compute", text, phase, thread)
+    return _key("other" if only_launches else "compute", text, phase, thread)
 
 
 # --- sampled Python ---
@@ -355,7 +337,7 @@ def _cells(samples: ThreadSamples, span: tuple[int, int], period_ns: float) -> L
     middle = time[:-1] + (time[1:] - time[:-1]) // 2
     low = np.maximum(np.concatenate((time[:1] - limit, middle)), time - limit)
     high = np.minimum(np.concatenate((middle, time[-1:] + limit)), time + limit)
-    return _cut(_spans(low, high, samples.function), span)
+    return _cut(stretches(low, high, samples.function), span)
 
 
 def _levels(
@@ -376,7 +358,7 @@ def _levels(
             if found == len(numbers):
                 is_whole = place + 1 == len(key.stack) or thread == "loader"
                 phase = key.phase if is_whole else stack_phase(key.stack[: place + 1])
-                numbers.append(_number(functions, "python", split_frame(frame)[0], phase, thread))
+                numbers.append(functions.number(_key("python", split_frame(frame)[0], phase, thread)))
             node_SL[row, place - shared] = parent = found
     return node_SL, np.array(numbers, dtype=np.int32)
 
@@ -388,4 +370,4 @@ def _runs(cells: Layer, node_K: NDArray[np.int64], joins_K: NDArray[np.bool_], n
     first = np.flatnonzero(begins)
     last = np.append(first[1:], len(node_K)) - 1
     keep = node_K[first] >= 0
-    return _spans(cells.start[first[keep]], cells.end[last[keep]], numbers[node_K[first[keep]]])
+    return stretches(cells.start[first[keep]], cells.end[last[keep]], numbers[node_K[first[keep]]])

@@ -6,7 +6,7 @@ and threads are here, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -76,10 +76,16 @@ def without_rows(function: Numbers, length_ns: Times) -> Durations:
     return Durations(function, length_ns, np.full(len(function), -1, dtype=np.int32))
 
 
+def stretches(start: Times, end: Times, function: Numbers | int) -> Layer:
+    """A layer of stretches that belong to no execution: the function of each, or one for all."""
+    numbers = np.full(len(start), function, dtype=np.int32)
+    return Layer(start, end, numbers, np.full(len(start), -1, dtype=np.int32))
+
+
 def empty_layer() -> Layer:
     """A layer of nothing."""
     none = np.empty(0, dtype=np.int64)
-    return Layer(none, none, none.astype(np.int32), none.astype(np.int32))
+    return stretches(none, none, -1)
 
 
 def distinct(time_M: Times) -> Times:
@@ -150,19 +156,6 @@ def _latest_of_level(is_start: NDArray[np.bool_], number: Numbers, level: Number
     top[by_level] = number[by_level[np.maximum.accumulate(place)]]
     top[level == 0] = -1
     return top
-
-
-def leaf_segments(start_N: Times, end_N: Times) -> tuple[Times, Times, Numbers]:
-    """Find the segments in which each interval of a nested set is the innermost one: its self time.
-
-    Args:
-        start_N: In rising order, where equal the longer first.
-        end_N: After start. Intervals that cross instead of nesting are cut at the end of the outer one.
-
-    Returns:
-        Start, end (int64) and interval number (int32) of each segment, disjoint and in order. [K], K < 2 N.
-    """
-    return nest(start_N, end_N).leaves()
 
 
 def _cut_crossings(start_N: Times, end_N: Times) -> Times:
@@ -313,3 +306,8 @@ class Functions:
             found = self._numbers[key] = len(self.keys)
             self.keys.append(key)
         return found
+
+    def numbers(self, code_M: NDArray[np.int64], key_of: Callable[[int], FunctionKey]) -> Numbers:
+        """The numbers of many keys; `key_of` is asked once for each distinct code. int32 [M]."""
+        codes, inverse = distinct_codes(code_M)
+        return np.array([self.number(key_of(code)) for code in codes.tolist()], dtype=np.int32)[inverse]

@@ -16,6 +16,7 @@ Loader processes and background threads are never critical; their processor use 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -148,49 +149,34 @@ def _measure_role(mine: Layer, resource: Resource, clock: WallClock, uses: list[
     mean = resource.series.mean_over(start, end)
     weight = np.where(np.isnan(mean), 0.0, (end - start).astype(np.float64))
     value = np.nan_to_num(mean)
-    long = _long_executions(mine, start, end, resource)
-    weight[long.inside] = 0.0
-    count = len(uses)
-    sums = np.bincount(mine.function, weights=weight * value, minlength=count) + long.sum_of(long.mean, count)
-    weights = np.bincount(mine.function, weights=weight, minlength=count) + long.sum_of(None, count)
-    spread, spread_weight = long.sum_of(long.deviation, count), long.sum_of(None, count)
+    inside, function, (length, part_mean, deviation) = _long_executions(mine, start, end, resource)
+    weight[inside] = 0.0
+
+    def summed(functions: NDArray[np.int32], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.bincount(functions, weights=weights, minlength=len(uses)).astype(np.float64)
+
+    spread_weight = summed(function, length)
+    sums = summed(mine.function, weight * value) + summed(function, length * part_mean)
+    weights = summed(mine.function, weight) + spread_weight
+    spread = summed(function, length * deviation) / np.where(spread_weight > 0, spread_weight, 1.0)
     for number in np.flatnonzero(weights > 0).tolist():
         uses[number] = Use(
             resource=resource.name,
             mean=float(np.clip(sums[number] / weights[number], 0.0, 1.0)),
-            deviation=float(np.clip(spread[number] / spread_weight[number], 0.0, 1.0))
-            if spread_weight[number]
-            else 0.0,
+            deviation=float(np.clip(spread[number], 0.0, 1.0)),
             samples=int(weights[number] / max(resource.series.channel.resolution_ns, 1)),
         )
 
 
-@dataclass(frozen=True)
-class _Long:
-    """Executions that hold several values of the channel. E of them.
+def _long_executions(
+    mine: Layer, start: NDArray[np.int64], end: NDArray[np.int64], resource: Resource
+) -> tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.float64]]:
+    """Find unbroken critical stretches of one execution that hold at least four values of the channel.
 
-    Attributes:
-        function: int64 [E].
-        length: Length of L(e), nanoseconds. float64 [E].
-        mean: Mean over L(e). float64 [E].
-        deviation: Standard deviation over L(e). float64 [E].
-        inside: Segments that belong to one of them. bool [K].
+    Returns:
+        Segments that belong to one of them, bool [K]; the function of each, int32 [E]; length in nanoseconds, mean and
+        standard deviation over its L(e), float64 [3, E].
     """
-
-    function: NDArray[np.int64]
-    length: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    deviation: NDArray[np.float64]
-    inside: NDArray[np.bool_]
-
-    def sum_of(self, value: NDArray[np.float64] | None, count: int) -> NDArray[np.float64]:
-        weights = self.length if value is None else self.length * value
-        total: NDArray[np.float64] = np.bincount(self.function, weights=weights, minlength=count).astype(np.float64)
-        return total
-
-
-def _long_executions(mine: Layer, start: NDArray[np.int64], end: NDArray[np.int64], resource: Resource) -> _Long:
-    """Unbroken critical stretches of one execution with at least four values of the channel, and their L(e)."""
     begins = np.ones(len(start), dtype=np.bool_)
     begins[1:] = (mine.start[1:] != mine.end[:-1]) | (mine.function[1:] != mine.function[:-1])
     begins[1:] |= mine.execution[1:] != mine.execution[:-1]
@@ -201,16 +187,10 @@ def _long_executions(mine: Layer, start: NDArray[np.int64], end: NDArray[np.int6
     least = _LEAST_VALUES * max(resource.series.channel.resolution_ns, 1)
     chosen = np.flatnonzero(length >= least)
     chosen = np.sort(chosen[np.argsort(-length[chosen], kind="stable")][:_MOST_EXECUTIONS])
-    parts = [_critical_part(resource, int(start[first[one]]), int(end[last[one]])) for one in chosen]
-    kept = [one for one, part in zip(chosen.tolist(), parts, strict=True) if part is not None]
-    table = np.array([part for part in parts if part is not None], dtype=np.float64).reshape(-1, 3)
-    return _Long(
-        function=mine.function[first[kept]].astype(np.int64),
-        length=table[:, 0],
-        mean=table[:, 1],
-        deviation=table[:, 2],
-        inside=np.isin(run, kept),
-    )
+    parts = {one: _critical_part(resource, int(start[first[one]]), int(end[last[one]])) for one in chosen.tolist()}
+    kept = [one for one, part in parts.items() if part is not None]
+    table = np.array([parts[one] for one in kept], dtype=np.float64).reshape(-1, 3)
+    return np.isin(run, kept), mine.function[first[kept]], table.T
 
 
 def _critical_part(resource: Resource, start_ns: int, end_ns: int) -> tuple[float, float, float] | None:
@@ -249,25 +229,21 @@ def critical_duration(utilization_n: NDArray[np.float64]) -> tuple[int, int] | N
     before = np.concatenate(([0.0], np.cumsum(utilization_n)))
     needed = _CRITICAL_SHARE * before[-1] * (1.0 - 1e-12)
     gap = np.diff(used) - 1
-    lengths = np.unique(np.concatenate(([0], gap)))
-    low, high = 0, len(lengths) - 1
-    best = (int(used[0]), int(used[-1]) + 1)
-    while low <= high:
-        middle = (low + high) // 2
-        found = _heaviest_piece(before, used, gap > lengths[middle])
-        if before[found[1]] - before[found[0]] >= needed:
-            best, high = found, middle - 1
-        else:
-            low = middle + 1
-    return best
 
+    def heaviest(longest: int) -> tuple[int, int]:
+        """The piece between longer gaps with the largest sum."""
+        cut = gap > longest
+        first = np.concatenate((used[:1], used[1:][cut]))
+        last = np.concatenate((used[:-1][cut], used[-1:])) + 1
+        at = int(np.argmax(before[last] - before[first]))
+        return int(first[at]), int(last[at])
 
-def _heaviest_piece(before: NDArray[np.float64], used: NDArray[np.intp], cut: NDArray[np.bool_]) -> tuple[int, int]:
-    """Find the piece between cut gaps with the largest sum."""
-    first = np.concatenate((used[:1], used[1:][cut]))
-    last = np.concatenate((used[:-1][cut], used[-1:])) + 1
-    heaviest = int(np.argmax(before[last] - before[first]))
-    return int(first[heaviest]), int(last[heaviest])
+    def holds_enough(longest: int) -> bool:
+        first, last = heaviest(longest)
+        return bool(before[last] - before[first] >= needed)
+
+    lengths = np.unique(np.append(0, gap)).tolist()
+    return heaviest(lengths[bisect_left(lengths, True, key=holds_enough)])
 
 
 def measure_threads(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -22,11 +22,10 @@ from eroica.trace.table import Category, CollectiveArguments, category_of, is_co
 _MOST_NAME = 2_000
 _MOST_NAME_TEXT = 200_000_000
 _MOST_PLACES = 100_000
-_MOST_COLLECTIVES = 500_000
+_MOST_COLLECTIVES = 1_000_000
 _MOST_OPEN = 100_000
 _MOST_US = 4e15
 _OPEN_US = -0.001
-_OTHER_NAME = "(one of too many names)"
 _OTHER_PLACE = ("", -1, -1)
 _MARKS = frozenset("iIR")
 _NOTHING = frozenset(("", UNREADABLE))
@@ -52,27 +51,22 @@ class Names(dict[str, int]):
     """Numbers for names in order of appearance, given where one is missing; long names are cut.
 
     Attributes:
-        flags: 1 for each name that `wanted` chose, by number.
-        overflow: There were more names than are kept.
+        flags: 1 for each name of communication, by number.
+        size: Bytes that they take, about.
     """
 
-    def __init__(self, wanted: Callable[[str], bool]) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.flags = bytearray()
-        self.overflow = False
-        self._wanted = wanted
-        self._characters = 0
+        self.size = 0
 
     def __missing__(self, name: str) -> int:
         """A number for a new name."""
         if len(name) > _MOST_NAME:
             return self[name[:_MOST_NAME]]
-        if self._characters > _MOST_NAME_TEXT and name != _OTHER_NAME:
-            self.overflow = True
-            return self[_OTHER_NAME]
         number = self[name] = len(self)
-        self._characters += len(name) + 100
-        self.flags.append(self._wanted(name))
+        self.size += len(name) + 100
+        self.flags.append(name == _COMMUNICATION or name in DIRECT_CALLS or is_collective_kernel(name))
         return number
 
 
@@ -81,20 +75,15 @@ class Places(dict[Place, int]):
 
     Attributes:
         kinds: Category by number.
-        overflow: There were more places than are kept.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.kinds = bytearray()
-        self.overflow = False
 
     def __missing__(self, place: Place) -> int:
         """A number for a new place."""
         if any(len(part) > _MOST_NAME for part in place if isinstance(part, str)):
-            return self[_OTHER_PLACE]
-        if len(self) >= _MOST_PLACES and place != _OTHER_PLACE:
-            self.overflow = True
             return self[_OTHER_PLACE]
         number = self[place] = len(self)
         self.kinds.append(category_of(place[0], place[1]))
@@ -113,8 +102,7 @@ class Columns:
         rows: Events kept.
         seen: Objects that were read.
         nothing: Those of them without a phase, or unreadable: no events.
-        overflow: There were more events than are kept.
-        crowded: So many events were open at once that begins and ends were no longer read.
+        overflow: A sentence where there was more than is kept, "" if there was not.
         timeless: Events left out because they had no usable time.
         negative: Events left out because they ended before they began.
         unfinished: Annotations that Kineto cut at the stop.
@@ -126,13 +114,12 @@ class Columns:
 
     limit: int
     links: bool = False
-    names: Names = field(default_factory=lambda: Names(_is_wanted))
+    names: Names = field(default_factory=Names)
     places: Places = field(default_factory=Places)
     rows: int = 0
     seen: int = 0
     nothing: int = 0
-    overflow: bool = False
-    crowded: bool = False
+    overflow: str = ""
     timeless: int = 0
     negative: int = 0
     unfinished: int = 0
@@ -146,7 +133,6 @@ class Columns:
     _links: list[NDArray[np.int64]] = field(default_factory=list)
     _open: dict[tuple[int | str, int | str], list[Event]] = field(default_factory=dict)
     _open_count: int = 0
-    _unread_collectives: int = 0
     _ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _calls: dict[int, CollectiveArguments] = field(default_factory=dict)
 
@@ -164,31 +150,35 @@ class Columns:
             rows += self._read_rare([event for event in rare if event.ph not in _MARKS])
         if rows:
             self._append(rows)
-        self.overflow = self.overflow or self.seen > self.limit
+        if self.seen > self.limit:
+            self.overflow = f"only the first {self.limit:,} events were kept (max_trace_events)"
+        elif self._is_full():
+            self.overflow = (
+                f"only the first {self.rows:,} events were kept: they have too many names, threads or collectives, or "
+                "too many are open at once"
+            )
+
+    def _is_full(self) -> bool:
+        """Return whether something else than events has become too much for memory."""
+        collectives = max(len(self.collectives), len(self.calls), len(self._calls))
+        return (
+            self.names.size > _MOST_NAME_TEXT
+            or len(self.places) > _MOST_PLACES
+            or collectives > _MOST_COLLECTIVES
+            or self._open_count > _MOST_OPEN
+        )
 
     def losses(self) -> list[str]:
         """One sentence each about what was not kept, for all but times far from the others."""
         told = (
-            (self.overflow, f"only the first {self.limit:,} events were kept (max_trace_events)"),
+            (self.overflow, self.overflow),
             (self.timeless, f"left out: {counted(self.timeless, 'event')} without a usable time"),
             (self.negative, f"left out: {counted(self.negative, 'event')} that would have ended before they began"),
-            (
-                self._unread_collectives,
-                f"what {counted(self._unread_collectives, 'event')} of collectives say about themselves was left out: "
-                f"more than {_MOST_COLLECTIVES:,}",
-            ),
-            (
-                self.crowded,
-                f"more than {_MOST_OPEN:,} events were open at once; begins and ends after that are left out",
-            ),
-            (self.names.overflow, "there are too many different names; the last ones count as one"),
-            (self.places.overflow, "there are too many different threads; the last ones count as one"),
         )
         return [sentence for happened, sentence in told if happened]
 
     def _append(self, events: list[Event]) -> None:
-        if len(events) > self.limit - self.rows:
-            events, self.overflow = events[: self.limit - self.rows], True
+        events = events[: self.limit - self.rows]
         count = len(events)
         name = np.fromiter(map(self.names.__getitem__, map(_get_name, events)), np.int32, count)
         place = np.fromiter(map(self.places.__getitem__, map(_get_place, events)), np.int32, count)
@@ -236,14 +226,11 @@ class Columns:
     def _read_collective(self, event: Event, kind: int, row: int) -> None:
         """Arguments of a kernel, or of the call that launched it; calls come before the kernels in a file."""
         if event.name in DIRECT_CALLS:
-            arguments = read_direct_call(event) if len(self.calls) < _MOST_COLLECTIVES else None
+            arguments = read_direct_call(event)
             if arguments is not None:
                 self.calls[row] = arguments
             return
         if not (self._calls or b'"Collective name"' in bytes(event.args)):
-            return
-        if max(len(self.collectives), len(self._calls)) >= _MOST_COLLECTIVES:
-            self._unread_collectives += 1
             return
         arguments, link = self._told(event)
         if kind == Category.KERNEL:
@@ -308,12 +295,14 @@ class Columns:
         for event in events:
             if event.ph == "M":
                 self._name_process(event)
-            elif self.crowded:
-                continue
             elif event.ph == "B":
-                self._begin(event)
-            elif event.ph == "E":
-                completed += self._end(event)
+                self._open.setdefault((event.pid, event.tid), []).append(event)
+                self._open_count += 1
+            elif event.ph == "E" and (begun := self._open.get((event.pid, event.tid))):
+                self._open_count -= 1
+                first = begun.pop()
+                first.dur = event.ts - first.ts
+                completed.append(first)
         return completed
 
     def _name_process(self, event: Event) -> None:
@@ -322,22 +311,6 @@ class Columns:
             before = self.processes.get(event.pid, "")
             if isinstance(told, str):
                 self.processes[event.pid] = " | ".join(filter(None, (before, told)))[:_MOST_NAME]
-
-    def _begin(self, event: Event) -> None:
-        if self._open_count >= _MOST_OPEN:
-            self.crowded = True
-            return
-        self._open.setdefault((event.pid, event.tid), []).append(event)
-        self._open_count += 1
-
-    def _end(self, event: Event) -> list[Event]:
-        begun = self._open.get((event.pid, event.tid))
-        if not begun:
-            return []
-        self._open_count -= 1
-        first = begun.pop()
-        first.dur = event.ts - first.ts
-        return [first]
 
     def close_open(self) -> None:
         """Begins without an end are events that were still open when the trace stopped."""
@@ -358,10 +331,6 @@ def thread_number(text: int | str) -> int:
     if isinstance(text, str):
         text = text.removeprefix("stream ")
     return integer(text, -1)
-
-
-def _is_wanted(name: str) -> bool:
-    return name == _COMMUNICATION or name in DIRECT_CALLS or is_collective_kernel(name)
 
 
 class _Collective(msgspec.Struct, gc=False):

@@ -98,7 +98,7 @@ def read_trace(path: Path, settings: Settings = _DEFAULTS, links: bool = False) 
 def _much_left_out(columns: Columns, damaged: int) -> list[str]:
     """A sentence where so much is left out that what is left may mislead."""
     if columns.overflow:
-        return columns.losses()[:1]
+        return [columns.overflow]
     lost = columns.timeless + columns.negative + damaged
     if lost <= _LITTLE * max(columns.seen, 1):
         return []
@@ -150,7 +150,8 @@ def assemble(columns: Columns, base_ns: int) -> tuple[EventTable, int, int]:
     places = list(columns.places)
     kind = np.array(list(columns.places.kinds) or [int(Category.OTHER)], dtype=np.int8)
     process, losses = _process(places, kind, place)
-    device = _most_used([one[1] for one in places], kind == Category.KERNEL, place)
+    kernels = _counts([one[1] for one in places], kind == Category.KERNEL, place)
+    device = max(kernels, key=lambda one: kernels[one], default=-1)
     thread = _threads(places, kind)
     kept = _drop_impossible(start, length, np.isin(kind, _ON_DEVICE)[place], columns.last_us)
     del start, length
@@ -207,7 +208,12 @@ def _drop_impossible(start: Numbers, length: Numbers, on_device: NDArray[np.bool
     if np.isfinite(last_us) and last < last_us * 1000.0 < latest + spread:
         last = round(last_us * 1000.0)
     end[is_open] = np.maximum(start[is_open], last)
-    return _Kept(row, start, end, int(is_open.sum()), tuple(_time_losses(int(far.sum()), endless & ~far, spread)))
+    hours, without_end = spread / _HOUR_NS, int((endless & ~far).sum())
+    told = (
+        (far.any(), f"left out: {counted(int(far.sum()), 'event')} more than {hours:,.0f} h away from the others"),
+        (without_end, f"left out: {counted(without_end, 'device event')} without an end"),
+    )
+    return _Kept(row, start, end, int(is_open.sum()), tuple(sentence for happened, sentence in told if happened))
 
 
 def _reach(start: Numbers) -> tuple[int, int] | None:
@@ -218,15 +224,6 @@ def _reach(start: Numbers) -> tuple[int, int] | None:
     median = int(np.partition(start, half)[half])
     distance = np.abs(start - median)
     return median, min(max(_HOUR_NS, _FAR * int(np.partition(distance, most)[most])), _MOST_FAR_NS)
-
-
-def _time_losses(far: int, endless: NDArray[np.bool_], spread: int) -> list[str]:
-    losses = []
-    if far:
-        losses.append(f"left out: {counted(far, 'event')} more than {spread / _HOUR_NS:,.0f} h away from the others")
-    if endless.any():
-        losses.append(f"left out: {counted(int(endless.sum()), 'device event')} without an end")
-    return losses
 
 
 def _order(start: Numbers, end: Numbers) -> Numbers:
@@ -277,11 +274,6 @@ def _process(places: list[Place], kind: NDArray[np.int8], place: NDArray[np.int3
     return thread_number(ranked[0]), ((note,) if others else ())
 
 
-def _most_used(groups: list[int | str], chosen: NDArray[np.bool_], place: NDArray[np.int32]) -> int | str:
-    counts = _counts(groups, chosen, place)
-    return max(counts, key=lambda one: counts[one]) if counts else -1
-
-
 def _counts(groups: list[int | str], chosen: NDArray[np.bool_], place: NDArray[np.int32]) -> dict[int | str, int]:
     """Events per group, in those places that are chosen."""
     counts: dict[int | str, int] = {}
@@ -328,12 +320,8 @@ def read_header(keys: Mapping[str, msgspec.Raw], process: int, device: int) -> t
         device=_device(told.get("deviceProperties"), device),
         versions=tuple((name, text) for name, keys in _VERSIONS.items() if (text := _first_text(told, keys))),
     )
-    return header, _doubts(stated)
-
-
-def _doubts(stated: int) -> tuple[str, ...]:
-    """What is said about a stated number of workers that is too large."""
-    return (f"the trace states a world size of {stated:,}, which is not believed",) if stated > _MOST_WORLD else ()
+    doubt = f"the trace states a world size of {stated:,}, which is not believed"
+    return header, (doubt,) if stated > _MOST_WORLD else ()
 
 
 def everybody(world: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ communication.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
@@ -116,13 +116,17 @@ class EventTable:
     def __len__(self) -> int:
         return len(self.name)
 
-    def names_where(self, wanted: list[bool]) -> NDArray[np.bool_]:
-        """Which events have a name chosen by `wanted`, one flag a string of the table. bool [E]."""
-        return np.array(wanted, dtype=np.bool_)[self.name] if wanted else np.zeros(len(self), dtype=np.bool_)
+    def named(self, wanted: Callable[[str], object], *categories: Category) -> NDArray[np.bool_]:
+        """Which events have a name that `wanted` accepts, and one of these categories (any if none is given). bool [E].
 
-    def communication(self) -> NDArray[np.bool_]:
-        """Which names are those of kernels that are communication, one flag a string of the table. bool [S]."""
-        return np.array([is_collective_kernel(name) for name in self.strings], dtype=np.bool_)
+        It is asked once for each name.
+        """
+        chosen: NDArray[np.bool_] = np.array([bool(wanted(name)) for name in self.strings], dtype=np.bool_)[self.name]
+        return chosen & np.isin(self.category, [int(one) for one in categories]) if categories else chosen
+
+    def communication(self, *categories: Category) -> NDArray[np.bool_]:
+        """Which events have a name of kernels that are communication, and one of these categories. bool [E]."""
+        return self.named(is_collective_kernel, *categories)
 
     def name_of(self, row: int) -> str:
         """Name of one event."""
