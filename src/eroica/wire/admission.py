@@ -11,18 +11,14 @@ and hardly a descriptor for a client that it does not know:
   rests for `REST_S`, so a flood costs a bounded share of a core and no busy loop.
 - Nothing is logged about such clients.
 
-`Admission` has the rules. `Front` applies them on an asyncio loop, `ThreadFront` in a thread of its own.
+`Admission` has the rules. `Front` applies them on an asyncio loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
-import selectors
 import socket
 import threading
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -212,11 +208,11 @@ class Front:
 
 
 class ThreadFront:
-    """The admission of one listening socket, on one thread.
+    """A `Front` on a loop of its own in a thread, for a server without one; the judge is called in that thread.
 
     Args:
         listener: Bound. It belongs to the front from here on.
-        judge: Called with each connection and its first bytes. The connection is the judge's from here on.
+        judge: As of `Front`.
         n_bytes: Bytes that are looked at.
         name: Of the thread.
     """
@@ -224,48 +220,16 @@ class ThreadFront:
     def __init__(
         self, listener: socket.socket, judge: Callable[[socket.socket, bytes], None], n_bytes: int, name: str
     ) -> None:
-        self._judge = judge
-        self._n_bytes = n_bytes
-        self._closed = False
-        self._selector = selectors.DefaultSelector()
-        self._admission = Admission(listener, self._selector.unregister)
-        self._selector.register(listener, selectors.EVENT_READ, self._accept)
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._loop = asyncio.new_event_loop()
+        self._over = asyncio.Event()
+
+        async def serve() -> None:
+            front = Front(listener, judge, n_bytes=n_bytes)
+            await self._over.wait()
+            front.close()
+
+        threading.Thread(target=self._loop.run_until_complete, args=(serve(),), name=name, daemon=True).start()
 
     def close(self) -> None:
         """Accept nothing more. The thread closes what is open."""
-        self._closed = True
-        with contextlib.suppress(OSError):
-            self._admission.listener.shutdown(socket.SHUT_RDWR)
-
-    def _run(self) -> None:
-        wait_s: float | None = None
-        while not self._closed:
-            for key, _ in self._selector.select(wait_s):
-                key.data()
-            wait_s = self._admission.expire(time.monotonic())
-        self._admission.close()
-        self._selector.close()
-
-    def _accept(self) -> None:
-        callers, must_rest = self._admission.accept()
-        for caller in callers:
-            if not self._look(caller):
-                self._admission.keep(caller, time.monotonic())
-                self._selector.register(caller, selectors.EVENT_READ, functools.partial(self._look, caller))
-        if must_rest:
-            time.sleep(REST_S)
-
-    def _look(self, caller: socket.socket) -> bool:
-        """Have a connection judged. Return False if it has said nothing yet."""
-        words = first_words(caller, self._n_bytes)
-        if words is None:
-            return False
-        if not words:
-            self._admission.drop(caller)
-            return True
-        if caller in self._admission:
-            self._selector.unregister(caller)
-            self._admission.release(caller)
-        self._judge(caller, words)
-        return True
+        self._loop.call_soon_threadsafe(self._over.set)
