@@ -311,13 +311,12 @@ class Look:
     Args:
         number: Of the look; no two in a row are the same.
         binary: py-spy, default the one of this environment.
-        longest_s: It ends by then.
     """
 
-    def __init__(self, number: int, binary: Path | None = None, longest_s: float = LOOK_S) -> None:
+    def __init__(self, number: int, binary: Path | None = None) -> None:
         self._number = number
         self._binary = binary or find_py_spy()
-        self._deadline = time.monotonic() + longest_s
+        self._deadline = time.monotonic() + LOOK_S
 
     def at(self, subjects: Sequence[Subject]) -> tuple[WorkerLook, ...]:
         """All of them, workers before children."""
