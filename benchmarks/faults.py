@@ -232,7 +232,7 @@ def run_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
 def watch(rehearsal: Rehearsal, case: Case, limit_s: float) -> dict[str, Any]:
     """Let the job run until there is an answer; seconds from onset to trigger, and from trigger to verdict."""
     expected, onset = EXPECTED[case.fault], rehearsal.from_iteration
-    story, asked, started = Story(case.fault, onset, EXPECTED[case.fault]), False, time.monotonic()
+    story, asked, started = Story(rehearsal), False, time.monotonic()
     seen: dict[str, float] = {}
     loads = [os.getloadavg()[0]]
     with rehearsal.log.open("wb") as log, running(rehearsal, log) as job:

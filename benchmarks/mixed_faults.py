@@ -20,7 +20,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,16 +28,29 @@ from typing import Any, NamedTuple
 import host_faults
 from corpus_collect import watch
 from eroica.demo.faults import VARIABLE, FaultPlan
-from eroica.demo.rehearsal import MIDDLE, running
+from eroica.demo.rehearsal import MIDDLE, names_workers, running, shows
 from eroica.model.verdict import Finding, Verdict
 from eroica.settings import Settings
 from faults import PACE_LINES, START, paces
 from machine import machine_facts, revision
-from support.faults.expected import MIXED, is_gain, judge_mixed, mixed_plans, strange_causes
+from support.faults.expected import EXPECTED, culprit
 from support.faults.rehearsal import Rehearsal
 from support.hosts import Hosts, available
 from support.node_jobs import SETTINGS, end_job, start_job, wait_for_status
 
+#: Two faults at once, each to be told with a gain of its own: which, and how far from the asked worker each one's is.
+MIXED: dict[str, tuple[tuple[str, int], ...]] = {
+    "loader-and-compute": (("slow-loader", 0), ("slow-compute", 1)),
+    "checkpoint-and-quota": (("blocking-checkpoint", 0), ("cpu-quota", 0)),
+    "backward-and-log": (("slow-backward", 0), ("blocking-log", 1)),
+    "python-and-loader": (("slow-python", 0), ("slow-loader", 0)),
+    "collectives-and-compute": (("tiny-collectives", 0), ("slow-compute", 0)),
+    "collections-and-loader": (("gc-pause", 0), ("slow-loader", 0)),
+    "stage-and-compute": (("heavy-stage", 0), ("slow-compute", 0)),
+}
+#: A told gain of one of several faults is right within this factor of what the fault costs, or within so much of it.
+GAIN_FACTOR = 2.0
+GAIN_APART = 0.05
 WORKERS = 4
 #: Windows with the faults that are waited for.
 WINDOWS = 2
@@ -76,6 +89,81 @@ JOBS = {
         workers=2,
     )
 }
+
+
+def mixed_parts(name: str, worker: int, workers: int) -> tuple[tuple[str, int], ...]:
+    """The faults of a mixture, each with the worker that has it; of one that only a certain worker can have, that one.
+
+    Args:
+        name: A key of `MIXED`.
+        worker: Who is asked to have the first one.
+        workers: Workers of the job.
+    """
+    parts = [(fault, culprit(fault, (worker + apart) % workers)) for fault, apart in MIXED[name]]
+    taken = {one for fault, one in parts if EXPECTED[fault].worker is not None}
+    return tuple(
+        (fault, (one + 1) % workers if one in taken and EXPECTED[fault].worker is None else one) for fault, one in parts
+    )
+
+
+def mixed_plans(name: str, worker: int, workers: int, from_iteration: int) -> tuple[FaultPlan, ...]:
+    """The plans of a mixture; see `mixed_parts`."""
+    parts = mixed_parts(name, worker, workers)
+    return tuple(FaultPlan(fault, one if EXPECTED[fault].one_worker else None, from_iteration) for fault, one in parts)
+
+
+def judge_mixed(verdict: Verdict, name: str, worker: int, gains: Mapping[str, float] | None = None) -> dict[str, bool]:
+    """Which faults of a mixture a verdict tells, by name: cause, workers and file of one of its causes, with a gain.
+
+    Args:
+        verdict: What Eroica said; one that is not "slow" tells none.
+        name: A key of `MIXED`.
+        worker: Who was asked to have the first one.
+        gains: What each fault costs of an iteration, 0-1; a gain that is told must be as much within a factor of
+            `GAIN_FACTOR`, or within `GAIN_APART`. None = any gain above 0 will do.
+    """
+    told: dict[str, bool] = {}
+    left = list(_causes(verdict)) if verdict.verdict == "slow" else []
+    for fault, own in mixed_parts(name, worker, verdict.coverage.workers_expected):
+        true = None if gains is None else gains[fault]
+        found = next((one for one in left if tells(one, fault, own) and is_gain(one.gain, true)), None)
+        told[fault] = found is not None
+        left = [one for one in left if one is not found]
+    return told
+
+
+def strange_causes(verdict: Verdict, name: str, worker: int) -> tuple[str, ...]:
+    """Slugs of causes in a verdict that tell neither fault of a mixture; see `judge_mixed`."""
+    parts = mixed_parts(name, worker, verdict.coverage.workers_expected)
+    return tuple(one.cause for one in _causes(verdict) if not any(tells(one, fault, own) for fault, own in parts))
+
+
+def tells(found: Finding, fault: str, worker: int) -> bool:
+    """Whether a cause is that of a fault, on the right workers and in the right file.
+
+    Args:
+        found: A finding that is a cause.
+        fault: A key of `EXPECTED`.
+        worker: Global rank of the worker that has it.
+    """
+    wanted = EXPECTED[fault]
+    return found.cause in wanted.causes and names_workers(found, worker, wanted) and shows(found, wanted.file)
+
+
+def is_gain(told: float | None, true: float | None) -> bool:
+    """Whether a gain that is told is that of a fault, within a factor of `GAIN_FACTOR` or within `GAIN_APART`.
+
+    Args:
+        told: Share of the iteration, 0-1.
+        true: The same as it was measured; None = not known, so any above 0 is right.
+    """
+    if not told:
+        return False
+    return true is None or true / GAIN_FACTOR <= told <= true * GAIN_FACTOR or abs(told - true) <= GAIN_APART
+
+
+def _causes(verdict: Verdict) -> Iterator[Finding]:
+    return (one for one in verdict.findings if one.role == "cause")
 
 
 def run(name: str, seed: int, directory: Path) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from pathlib import Path
 
 import psutil
 
+from disturbances import DISTURBANCES
 from machine import machine_facts
 from overhead import JOB, slowdown
 from reliability_page import write_page
-from support.reliability import DISTURBANCES, Disturbance, Outcome, differences
+from support.reliability import Disturbance, Outcome, differences
 from support.reliability.comparison import steps_compared
 
 RESULTS = Path(__file__).with_name("results") / "reliability.json"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support.reliability import DISTURBANCES
+from disturbances import DISTURBANCES
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "disturbances.md"
 TRIALS = "tests/reliability/test_disturbances.py"

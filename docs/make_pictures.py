@@ -81,7 +81,7 @@ def shoot(browser: Browser, fault: str, name: str, whole: bool = False) -> None:
 
 
 def wait_for_the_answer(case: Rehearsal) -> None:
-    story = Story(case.fault, case.from_iteration, case.wanted)
+    story = Story(case)
     wait_for(lambda: (status := case.status()) is not None and story.concluded(status))
 
 

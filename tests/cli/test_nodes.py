@@ -65,18 +65,7 @@ def test_nobody_listens_on_the_network_without_a_token(token: str) -> None:
 
 def test_a_bad_address_costs_the_watching_not_the_job(tmp_path: Path) -> None:
     environment = {**os.environ, "EROICA_COLLECTOR": "node0", "EROICA_TOKEN": "t" * 20}
-    command = [
-        sys.executable,
-        "-m",
-        "eroica",
-        "run",
-        "--out",
-        str(tmp_path / "out"),
-        "--",
-        sys.executable,
-        "-c",
-        "print(5)",
-    ]
+    command = [sys.executable, "-m", "eroica", "run", "--out", str(tmp_path / "out"), "--", "echo", "5"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "5\n") and "EROICA_COLLECTOR" in done.stderr
 

@@ -203,20 +203,6 @@ def test_it_is_compared_again_with_the_window_that_it_was_compared_with(
     assert again is not None and again.compared_with == number
 
 
-def test_a_baseline_window_that_was_not_trusted_tells_again_where_nothing_else_does(tmp_path: Path) -> None:
-    keep(tmp_path, 1, "baseline")
-    patterns = synthesize(FleetPlan(iterations=20, draw=2), [SlowCompute((0, 1, 2, 3), 3.0)], 2)
-    window = synthesize_window(patterns, "slow", synthesize(FleetPlan(iterations=20, draw=1), (), 1))
-    save_patterns(tmp_path / "windows" / "2", window, patterns)
-    first = keep_verdict(tmp_path, 2, "slow", analyze("resnet", window, patterns), 0)
-    part = parts_of_saved(tmp_path, Settings(), [])[0]
-    shown = examine_again(open_run(tmp_path), open_run(tmp_path).window(2), Settings()).verdict
-    assert first.cause is None
-    for again in (part.verdict, shown):
-        assert again.cause is not None and again.cause.cause == "compute-slow", again.summary
-        assert again.window is not None and (again.window.compared_with, again.window.doubted) == (0, 1)
-
-
 def test_that_a_baseline_window_was_doubted_is_not_forgotten(tmp_path: Path) -> None:
     """The verdict that was kept rests on it: judged again, it is as little trusted, and the note says why."""
     before = synthesize(FleetPlan(iterations=20, draw=1), (), 1)

@@ -44,8 +44,8 @@ def test_silent_ended_and_failed_workers_and_blocked_verdicts_are_shown() -> Non
         "  worker 4      node-1 pid 104: ended in order at iteration 212",
         "  worker 5      node-1 pid 105: not watched any more, Eroica failed in it: ValueError: odd, 18.0 ms",
         "  worker 0      node-1 pid 100: steady, 18.0 ms",
-        "  window 1 (blocked, iteration 90): done; it went on by itself. blocked: x",
-        "  window 2 (blocked, iteration 212): looking at all workers.",
+        "  window 1 (blocked, iteration 90): done, it went on by itself. blocked: x",
+        "  window 2 (blocked, iteration 212): looking at stacks.",
         "  note: worker 1 stood still for 12 s",
     ]
 

@@ -15,7 +15,7 @@ import pytest
 
 from eroica.demo.faults import build_fault
 from support.faults import FAULTS, read_plans, write_training
-from support.faults.expected import EXPECTED, MIXED, culprit, demo_plan, mixed_plans
+from support.faults.expected import EXPECTED, culprit, demo_plan
 from support.faults.rehearsal import Rehearsal
 
 pytest.importorskip("torch")
@@ -85,12 +85,3 @@ def test_every_fault_has_a_job_it_can_be_in(fault: str, tmp_path: Path) -> None:
     for plan in read_plans(case.environment()["EROICA_FAULT"]):
         assert plan == demo_plan(fault, 2, 7) and build_fault(plan, FAULTS).name == fault
         assert plan.worker == (culprit(fault, 2) if EXPECTED[fault].one_worker else None)
-
-
-@pytest.mark.parametrize("name", MIXED)
-def test_a_mixture_has_two_faults_on_workers_of_their_own(name: str) -> None:
-    for worker in range(4):
-        plans = mixed_plans(name, worker, 4, 100)
-        owners = [plan.worker for plan in plans if plan.worker is not None]
-        assert len({build_fault(plan, FAULTS).name for plan in plans}) == 2
-        assert len(set(owners)) == len(owners) and all(0 <= owner < 4 for owner in owners)

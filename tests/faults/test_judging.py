@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
-from support.faults.expected import EXPECTED, judge, judge_mixed, judge_parts, strange_causes
+from support.faults.expected import EXPECTED, judge, judge_parts
 
 
 def verdict(cause: str = "", workers: tuple[int, ...] = (2,), scope: str = "some", **more: object) -> Verdict:
@@ -59,20 +59,3 @@ def test_each_part_of_an_answer_is_judged_by_itself() -> None:
     assert other == {"verdict": True, "cause": False, "workers": False, "file": True, "function": False}
     assert judge_parts(verdict("sibling-process", (1, 3)), "burners", 0)["workers"]
     assert judge_parts(verdict("blocking-checkpoint", (0,)), "blocking-checkpoint", 3)["workers"]
-
-
-def with_causes(*causes: tuple[str, int, float]) -> Verdict:
-    """A verdict with several causes: slug, worker and gain of each."""
-    found = [verdict(cause, (worker,), gain=gain).findings[0] for cause, worker, gain in causes]
-    return msgspec.structs.replace(verdict("compute-slow"), findings=tuple(found))
-
-
-def test_a_mixture_is_told_if_both_are_each_with_its_gain_and_a_third_cause_is_a_stranger() -> None:
-    name, both = "loader-and-compute", (("slow-data-loading", 2, 0.2), ("compute-slow", 3, 0.02))
-    said = with_causes(*both)
-    assert judge_mixed(said, name, 2) == {"slow-loader": True, "slow-compute": True}
-    assert judge_mixed(with_causes(both[0]), name, 2) == {"slow-loader": True, "slow-compute": False}
-    assert not any(judge_mixed(said, name, 1).values())
-    assert all(judge_mixed(said, name, 2, {"slow-loader": 0.38, "slow-compute": 0.05}).values())
-    assert not any(judge_mixed(said, name, 2, {"slow-loader": 0.45, "slow-compute": 0.3}).values())
-    assert strange_causes(with_causes(*both, ("load-imbalance", 1, 0.1)), name, 2) == ("load-imbalance",)

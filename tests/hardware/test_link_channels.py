@@ -16,7 +16,7 @@ from eroica.model.worker import Worker
 from eroica.summarize.facts import link_uses
 
 S = 1_000_000_000
-IDLE = Connection(1, 1, 200, 0, 0, 0, 0, 0, 0, "10.0.0.1", "10.0.0.2", 0, 8)
+IDLE = Connection(1, 1, 200, 0, 0, 0, 0, 0, "10.0.0.1", "10.0.0.2", 0, 8)
 
 
 def sampled(directory: Path, *rounds: list[Connection]) -> Samples:

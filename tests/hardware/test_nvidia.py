@@ -150,32 +150,13 @@ def test_without_the_library_the_message_says_what_to_install(monkeypatch: pytes
 STRANGER = 4_000_001
 
 
-class Shared:
+class Shared(FakeNvml):
     """A device on which this process and a stranger compute."""
 
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, pids: tuple[int, ...], lists: bool = True, counts: bool = True) -> None:
-        self.pids, self.lists, self.counts = pids, lists, counts
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetUUID(self, handle: int) -> str:
-        return f"GPU-uuid-{handle}"
-
     def nvmlDeviceGetComputeRunningProcesses(self, _handle: int) -> list[SimpleNamespace]:
-        if not self.lists:
-            raise self.NVMLError("Not Supported")
-        return [SimpleNamespace(pid=pid) for pid in self.pids]
+        return [SimpleNamespace(pid=pid) for pid in (os.getpid(), STRANGER)]
 
     def nvmlDeviceGetProcessUtilization(self, _handle: int, since: int) -> list[SimpleNamespace]:
-        if not self.counts:
-            raise self.NVMLError("Not Found")
         old = SimpleNamespace(pid=STRANGER, timeStamp=since - 1, smUtil=99)
         new = [SimpleNamespace(pid=STRANGER, timeStamp=since + at, smUtil=util) for at, util in ((1, 40), (2, 60))]
         return [old, *new]
@@ -188,18 +169,14 @@ def stranger_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia, "_process", lambda pid: made_up if pid == STRANGER else real(pid))
 
 
-def looked(directory: Path, nvml: Shared) -> Samples:
-    writer = SampleWriter(directory)
-    probe = nvidia.NvidiaNeighborProbe(writer, Household([os.getpid()]), nvml)
+@pytest.mark.usefixtures("stranger_lives")
+def test_a_stranger_on_the_device_is_recorded_and_the_worker_is_not(tmp_path: Path) -> None:
+    writer = SampleWriter(tmp_path)
+    probe = nvidia.NvidiaNeighborProbe(writer, Household([os.getpid()]), Shared())
     probe.read()
     probe.close()
     writer.close()
-    return read_samples(directory)
-
-
-@pytest.mark.usefixtures("stranger_lives")
-def test_a_stranger_on_the_device_is_recorded_and_the_worker_is_not(tmp_path: Path) -> None:
-    samples = looked(tmp_path, Shared((os.getpid(), STRANGER)))
+    samples = read_samples(tmp_path)
     assert samples.devices("neighbor_gpu") == (f"gpu0/uuid-0/{STRANGER}/infer",)
     busy = samples.find("neighbor_gpu", f"gpu0/uuid-0/{STRANGER}/infer")
     assert busy is not None and busy.value.tolist() == [0.5]

@@ -1,6 +1,6 @@
 """Never in the way: what is done to Eroica while a real job runs, and the job compared to the bit with one alone.
 
-The disturbances here are those that nothing else tests with a real training; `benchmarks/reliability.py` runs them all.
+The disturbances here are those that nothing else tests with a real training; `benchmarks/reliability.py` tries more.
 """
 
 from __future__ import annotations
@@ -13,10 +13,6 @@ import pytest
 from support.reliability import DISTURBANCES, Disturbance, Outcome, differences
 from support.reliability.comparison import steps_compared
 
-HERE = (
-    "agent-killed", "collector-killed-in-window", "both-stopped", "disk-full", "hostile-files", "exception",
-    "sigterm-job", "elastic-restart", "guard",
-)  # fmt: skip
 #: torchrun's restart with gloo ends in more than one way by itself: one pair of equal jobs must be among so many.
 PAIRS = {"elastic-restart": 4}
 THOROUGH = {"agent-killed", "collector-killed-in-window", "disk-full"}
@@ -45,7 +41,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Disturbance], O
 
 
 @pytest.mark.jobs
-@pytest.mark.parametrize("name", [pytest.param(each, marks=marks(each)) for each in HERE])
+@pytest.mark.parametrize("name", [pytest.param(each, marks=marks(each)) for each in BY_NAME])
 def test_the_training_does_not_notice(tmp_path: Path, alone: Callable[[Disturbance], Outcome], name: str) -> None:
     disturbance = BY_NAME[name]
     if disturbance.impossible_here:

@@ -174,3 +174,14 @@ UNDETERMINED = Verdict(
     iteration=IterationTimes(baseline_ms=0.5, current_ms=12_345.0),
     coverage=Coverage(workers_expected=4, workers_reported=1, missing=(1, 2, 3)),
 )
+
+
+def hostile(name: str) -> Verdict:
+    """A verdict in which every text that a job can choose is this one."""
+    function = FindingFunction(name=name, kind="python", stack=(name, name))
+    cause = msgspec.structs.replace(
+        LOADER, cause=name, function=function, hosts=(name,), evidence=(name,), next_step=name
+    )
+    symptom = msgspec.structs.replace(WAITING, function=function)
+    coverage = msgspec.structs.replace(SLOW.coverage, notes=(name,))
+    return msgspec.structs.replace(SLOW, job=name, summary=name, findings=(cause, symptom), coverage=coverage)

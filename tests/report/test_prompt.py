@@ -79,15 +79,6 @@ def test_the_text_holds_what_an_assistant_needs_to_know() -> None:
     assert "## Source" not in text and len(text.encode()) < MOST_BYTES
 
 
-def test_the_table_has_the_papers_columns_with_those_of_peers() -> None:
-    rows = [line for line in prompt(samples.SLOW).splitlines() if line.startswith("|")]
-    assert "Duration" in rows[0] and "Avg resource util." in rows[0] and "Resource util. std" in rows[0]
-    cells = [cell.strip() for cell in rows[2].split("|")]
-    assert cells[1:4] == ["`_read_block` (python)", "worker 2", "cause 1"]
-    assert cells[4:8] == ["41.2 ms (peers 0.31 ms)", "43 % (peers 1 %)", "cpu 2 % (peers 61 %)", "1 % (peers 10 %)"]
-    assert len({row.count("|") for row in rows}) == 1
-
-
 def test_set_up_that_differs_is_told_and_what_is_alike_is_not() -> None:
     patterns = [
         WorkerPattern(
@@ -145,20 +136,10 @@ def test_only_python_text_of_sensible_size_is_read(project: Path) -> None:
 # ---------------------------------------------------------------------- hostile names, secrets, length
 
 
-def hostile(name: str) -> Verdict:
-    function = FindingFunction(name=name, kind="python", stack=(name, name))
-    cause = msgspec.structs.replace(
-        samples.LOADER, cause=name, function=function, hosts=(name,), evidence=(name,), next_step=name
-    )
-    symptom = msgspec.structs.replace(samples.WAITING, function=function)
-    coverage = msgspec.structs.replace(samples.SLOW.coverage, notes=(name,))
-    return msgspec.structs.replace(samples.SLOW, job=name, summary=name, findings=(cause, symptom), coverage=coverage)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=80).map(lambda text: f"a\n## Verdict\n```\n| b | `c` {text}"))
 def test_names_can_neither_break_a_line_nor_a_cell_nor_a_fence(name: str) -> None:
-    text = prompt(hostile(name))
+    text = prompt(samples.hostile(name))
     assert text.count("\n## Verdict") == 1 and "```" not in text
     assert len({row.count("|") for row in text.splitlines() if row.startswith("| ")}) == 1
     assert all(character == "\n" or unicodedata.category(character)[0] != "C" for character in text)
@@ -172,32 +153,6 @@ def test_a_fence_in_the_code_does_not_end_the_fence_around_it(project: Path) -> 
     assert fences == ["`````python", "`````"]
 
 
-def long_winded() -> tuple[Verdict, list[WorkerPattern]]:
-    """A verdict with far more to tell than there is room for, and workers that all differ in their set-up."""
-    function = FindingFunction(name="Blocks._read_block", kind="python", stack=STACK)
-    evidence = tuple(f"sentence {number}: {'words ' * 90}" for number in range(10))
-    cause = msgspec.structs.replace(samples.LOADER, function=function, evidence=evidence)
-    symptoms = [msgspec.structs.replace(samples.WAITING, order=at + 2) for at in range(8)]
-    verdict = msgspec.structs.replace(samples.SLOW, findings=(cause, *symptoms))
-    facts = [{f"fact-{number}": f"{rank} {'long ' * 30}" for number in range(12)} for rank in range(4)]
-    patterns = [
-        WorkerPattern(
-            worker=Worker(global_rank=rank), window_id=1, first_iteration=0, last_iteration=1, duration_s=1.0,
-            iteration_us=b"", wait_us=b"", functions=(), setup=setup,
-        )
-        for rank, setup in enumerate(facts)
-    ]  # fmt: skip
-    return verdict, patterns
-
-
-@pytest.mark.parametrize("most_bytes", [5_000, 8_000, MOST_BYTES])
-def test_the_named_functions_source_is_never_what_is_cut(project: Path, most_bytes: int) -> None:
-    verdict, patterns = long_winded()
-    text = build_prompt(verdict, MEANINGS, patterns, SourceTree([project]), most_bytes)
-    assert "   13 |             return file.read(4096)  # one block\n```\n" in text
-    assert len(text.encode()) <= most_bytes and "(Cut here" in text
-
-
 def test_the_text_is_bounded_and_says_where_it_was_cut(project: Path) -> None:
     body = "".join(f"    x = '{number:03d} {'word ' * 45}'\n" for number in range(55))
     (project / "mine" / "long.py").write_text(f"def long():\n{body}")
@@ -205,7 +160,7 @@ def test_the_text_is_bounded_and_says_where_it_was_cut(project: Path) -> None:
     text = build_prompt(verdict, MEANINGS, sources=SourceTree([project]), most_bytes=8_000)
     assert 7_000 < len(text.encode()) <= 8_000
     assert re.search(r"\n```\n\(Cut here to stay below 8000 bytes: \d+ more lines\.\)\n$", text)
-    assert len(build_prompt(hostile("x" * 100_000), MEANINGS, most_bytes=4_000).encode()) <= 4_000
+    assert len(build_prompt(samples.hostile("x" * 100_000), MEANINGS, most_bytes=4_000).encode()) <= 4_000
 
 
 @pytest.mark.parametrize(
@@ -302,6 +257,6 @@ def test_any_lines_can_be_masked(lines: list[str]) -> None:
 
 
 def test_secrets_in_names_and_sentences_are_masked_too() -> None:
-    text = prompt(hostile("fetch https://me:treasure@host/ sk-treasuretreasure1234"))
+    text = prompt(samples.hostile("fetch https://me:treasure@host/ sk-treasuretreasure1234"))
     assert "treasure" not in text
     assert mask("worker 2 waits 3.5 ms in gloo:all_reduce") == "worker 2 waits 3.5 ms in gloo:all_reduce"

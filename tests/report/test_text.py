@@ -35,21 +35,13 @@ def test_a_verdict_reads_as_in_its_golden_file(name: str, width: int) -> None:
     assert "\n".join(lines) + "\n" == expected
 
 
-def hostile(name: str) -> Verdict:
-    function = FindingFunction(name=name, kind="python", stack=(name, name))
-    cause = msgspec.structs.replace(samples.LOADER, function=function, hosts=(name,), evidence=(name,), next_step=name)
-    symptom = msgspec.structs.replace(samples.WAITING, function=function)
-    coverage = msgspec.structs.replace(samples.SLOW.coverage, notes=(name,))
-    return msgspec.structs.replace(samples.SLOW, job=name, summary=name, findings=(cause, symptom), coverage=coverage)
-
-
 def test_escape_sequences_and_bidirectional_marks_in_names_do_not_reach_the_terminal() -> None:
-    text = drawn(hostile("\x1b[2J\x1b]0;title\x07a\u202eb\u2066c\r\nd\x9b31m\u200be\x00"))
+    text = drawn(samples.hostile("\x1b[2J\x1b]0;title\x07a\u202eb\u2066c\r\nd\x9b31m\u200be\x00"))
     assert all(character == "\n" or unicodedata.category(character)[0] != "C" for character in text)
 
 
 def test_a_very_long_name_costs_a_few_lines_and_keeps_both_ends() -> None:
-    text = drawn(hostile("begin" + "x" * 1_000_000 + "end"))
+    text = drawn(samples.hostile("begin" + "x" * 1_000_000 + "end"))
     assert len(text) < 8_000
     assert "begin" in text
     assert "end" in text
@@ -60,7 +52,7 @@ def test_a_very_long_name_costs_a_few_lines_and_keeps_both_ends() -> None:
 def test_whatever_the_names_are_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
     from rich.cells import cell_len
 
-    for line in drawn(hostile(name), width).split("\n"):
+    for line in drawn(samples.hostile(name), width).split("\n"):
         assert cell_len(line) <= width
         assert "\x1b" not in line
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import msgspec
 from click.testing import CliRunner
 from rich.console import Console
 
@@ -70,13 +69,3 @@ def test_a_healthy_window_tells_its_largest_functions_and_a_cause_the_samples_th
     assert {"input", "forward", "backward", "optimizer", "communication"} <= set(found.shares)
     assert 0 < len(found.items) <= 3 and all(one.workers and 0 < one.most_gain <= 1 for one in found.items)
     assert "seen in samples" in drawn(judged()) and "calls" not in drawn(judged()) and judged().breakdown is None
-
-
-def test_the_time_that_no_cause_explains_is_one_number_in_all_views(tmp_path: Path) -> None:
-    times = IterationTimes(baseline_ms=100.0, current_ms=145.0, rest_ms=45.0)
-    verdict = msgspec.structs.replace(undetermined(), iteration=times)
-    assert "ms longer without a cause" in " ".join(drawn(verdict).split())
-    path, page = tmp_path / "verdict.json", tmp_path / "page.html"
-    path.write_bytes(verdict.to_json())
-    CliRunner().invoke(report, [str(path), "--html", str(page)])
-    assert "no cause explains it" in page.read_text() and b'"rest_ms": 45.0' in path.read_bytes()

@@ -12,7 +12,7 @@ import pytest
 from drawn import hints, of_class, read, texts
 
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict, WaitEdge, Waits
+from eroica.model.verdict import Finding, FindingFunction, WaitEdge, Waits
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
 from eroica.views import flames, heatmap, waits
@@ -193,25 +193,6 @@ def test_frames_are_as_wide_as_their_time_and_tell_the_difference(slow: Material
 
 
 # --- all of them ---
-
-
-def _plain(workers: int = 2) -> Verdict:
-    return Verdict(
-        eroica_version="0", job="job", verdict="healthy", summary="No cause found.", window=None,
-        iteration=IterationTimes(), coverage=Coverage(workers_expected=workers, workers_reported=workers),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", LARGE)
-def test_without_patterns_there_is_no_picture_and_no_failure(name: str) -> None:
-    found = PICTURES[name][1](Material(verdict=_plain()))
-    assert found is None or found.missing
-
-
-@pytest.mark.parametrize("name", LARGE)
-def test_a_job_that_stood_still_has_none_of_them(name: str, slow: Material) -> None:
-    blocked = msgspec.structs.replace(slow.verdict, verdict="blocked")
-    assert PICTURES[name][1](Material(verdict=blocked, patterns=slow.patterns)) is None
 
 
 @pytest.mark.parametrize("name", LARGE)

@@ -7,12 +7,13 @@ import contextlib
 import errno
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from eroica.wire import admission
-from eroica.wire.admission import AT_ONCE, Accepted, Admission, Front, first_words
+from eroica.wire.admission import AT_ONCE, Front, ThreadFront
 
 
 @pytest.fixture
@@ -22,136 +23,130 @@ def listener() -> Iterator[socket.socket]:
         yield made
 
 
-CALLERS: list[socket.socket] = []
+class Judged(list[bytes]):
+    """First words of connections, which are closed at once."""
 
-
-@pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
-    yield
-    while CALLERS:
-        CALLERS.pop().close()
+    def __call__(self, caller: socket.socket, words: bytes) -> None:
+        assert caller.recv(len(words)) == words  # they were not taken
+        self.append(words)
+        caller.close()
 
 
 @contextlib.contextmanager
 def dialled(listener: socket.socket, count: int, words: bytes = b"") -> Iterator[list[socket.socket]]:
-    calls = []
-    try:
-        for _ in range(count):
-            call = socket.create_connection(listener.getsockname(), timeout=10)
-            call.sendall(words)
-            calls.append(call)
-        yield calls
-    finally:
+    with contextlib.ExitStack() as stack:
+        calls = [stack.enter_context(socket.create_connection(listener.getsockname(), 10)) for _ in range(count)]
         for call in calls:
-            call.close()
+            call.sendall(words)
+        yield calls
 
 
-def taken(one: Admission) -> Accepted:
-    found = one.accept()
-    CALLERS.extend(found.callers)
-    return found
+def with_front(listener: socket.socket, act: Callable[[Front, Judged], Any], **more: Any) -> None:
+    """Do something, and then let the loop run it, beside a front."""
+
+    async def serve() -> None:
+        judged = Judged()
+        front = Front(listener, judged, **more)
+        await act(front, judged)
+        front.close()
+        assert not front._due
+
+    asyncio.run(serve())
 
 
-def accepted(one: Admission, count: int, limit_s: float = 10.0) -> list[socket.socket]:
-    callers: list[socket.socket] = []
-    end = time.monotonic() + limit_s
-    while len(callers) < count:
-        assert time.monotonic() < end, f"{len(callers)} of {count} connections were accepted"
-        callers += taken(one).callers
-        time.sleep(0.01)
-    return callers
+async def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
 
 
 def test_a_connection_without_bytes_stays_in_the_kernel_at_first(listener: socket.socket) -> None:
-    one = Admission(listener)
-    with dialled(listener, 3):
-        assert one.accept() == ([], False)
-        assert len(accepted(one, 3)) == 3
+    async def act(front: Front, _: Judged) -> None:
+        with dialled(listener, 3):
+            await asyncio.sleep(0.1)
+            assert not front._due
+            await until(lambda: len(front._due) == 3)
+
+    with_front(listener, act)
 
 
-def test_one_call_accepts_a_bounded_number_and_asks_for_a_rest(listener: socket.socket) -> None:
-    one = Admission(listener)
-    with dialled(listener, AT_ONCE + 5, b"x"):
-        time.sleep(0.1)
-        first, second = taken(one), taken(one)
-        assert (len(first.callers), first.must_rest) == (AT_ONCE, True)
-        assert (len(second.callers), second.must_rest) == (5, False)
+def test_one_call_accepts_a_bounded_number_and_rests_then(listener: socket.socket) -> None:
+    async def act(front: Front, judged: Judged) -> None:
+        with dialled(listener, AT_ONCE + 5, b"x"):
+            time.sleep(0.1)
+            front._accept()
+            assert len(judged) == AT_ONCE
+            assert not front._loop.remove_reader(listener)
+            await until(lambda: len(judged) == AT_ONCE + 5)
+
+    with_front(listener, act)
 
 
 def test_only_so_many_are_kept_and_the_oldest_one_is_closed_first(listener: socket.socket) -> None:
-    forgotten: list[socket.socket] = []
-    one = Admission(listener, forgotten.append, most=4)
-    with dialled(listener, 6, b"x"):
-        callers = accepted(one, 6)
-        for at, caller in enumerate(callers):
-            one.keep(caller, now=float(at))
-        assert forgotten == callers[:2] and all(caller.fileno() < 0 for caller in callers[:2])
-        assert [caller in one for caller in callers] == [False, False, True, True, True, True]
+    async def act(front: Front, _: Judged) -> None:
+        pairs = [socket.socketpair() for _ in range(6)]
+        for caller, _far in pairs:
+            front._keep(caller)
+        assert [caller.fileno() < 0 for caller, _far in pairs] == [True, True, False, False, False, False]
+        for _caller, far in pairs:
+            far.close()
 
-
-def test_who_is_silent_for_too_long_is_closed(listener: socket.socket) -> None:
-    one = Admission(listener)
-    with dialled(listener, 2, b"x"):
-        first, second = accepted(one, 2)
-        one.keep(first, now=10.0)
-        one.keep(second, now=12.0)
-        assert one.expire(10.0 + admission.PENDING_S) == 2.0
-        assert first.fileno() < 0 and second in one
-        one.release(second)
-        assert one.expire(100.0) is None and second.fileno() >= 0
+    with_front(listener, act, most=4)
 
 
 def test_without_a_free_descriptor_all_kept_ones_go_and_the_server_rests(listener: socket.socket) -> None:
     class Full:
+        fileno = listener.fileno
+
         def accept(self) -> None:
             raise OSError(errno.EMFILE, "too many open files")
 
-    one = Admission(listener)
-    with dialled(listener, 2, b"x"):
-        callers = accepted(one, 2)
-        for caller in callers:
-            one.keep(caller, now=0.0)
-        one.listener = Full()  # type: ignore[assignment]
-        assert one.accept() == ([], True)
-        assert all(caller.fileno() < 0 for caller in callers)
+    async def act(front: Front, _: Judged) -> None:
+        one, other = socket.socketpair()
+        front._keep(one)
+        front._listener = Full()  # type: ignore[assignment]
+        front._accept()
+        assert one.fileno() < 0 and not front._loop.remove_reader(listener)
+        front._listener = listener
+        other.close()
+
+    with_front(listener, act)
 
 
-def test_first_words_are_not_taken(listener: socket.socket) -> None:
-    one = Admission(listener)
-    with dialled(listener, 1, b"hello") as calls:
-        (caller,) = accepted(one, 1)
-        assert first_words(caller) == first_words(caller) == b"hello"
-        assert first_words(caller, 2) == b"he"
-        assert caller.recv(5) == b"hello" and first_words(caller) is None
-        calls[0].close()
-        time.sleep(0.1)
-        assert first_words(caller) == b""
+async def call(listener: socket.socket, words: bytes) -> None:
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    writer.write(words)
+    with contextlib.suppress(ConnectionError):
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
 
 
-def test_a_front_has_each_connection_judged_once_by_its_first_bytes(
+def test_each_connection_is_judged_once_and_a_silent_one_is_closed(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "PENDING_S", 0.2)
-    judged: list[bytes] = []
 
-    async def serve() -> None:
-        def judge(caller: socket.socket, words: bytes) -> None:
-            judged.append(words)
-            caller.close()
+    async def act(_: Front, judged: Judged) -> None:
+        await asyncio.gather(call(listener, b"one"), call(listener, b"two"), call(listener, b""))
+        assert sorted(judged) == [b"one", b"two"]
 
-        front = Front(listener, judge)
+    with_front(listener, act)
 
-        async def call(words: bytes) -> None:
-            reader, writer = await asyncio.open_connection(*listener.getsockname())
-            writer.write(words)
-            with contextlib.suppress(ConnectionError):
-                assert await asyncio.wait_for(reader.read(), 20) == b""
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
 
-        await asyncio.gather(call(b"one"), call(b"two"), call(b""))
-        front.close()
-
-    asyncio.run(serve())
-    assert sorted(judged) == [b"one", b"two"]
+def test_a_front_in_a_thread_judges_until_it_is_closed(listener: socket.socket) -> None:
+    judged = Judged()
+    front = ThreadFront(listener, judged, 10, "front")
+    where = listener.getsockname()
+    with contextlib.suppress(ConnectionError), socket.create_connection(where, 10) as caller:
+        caller.sendall(b"hello")
+        assert caller.recv(1) == b""
+    assert judged == [b"hello"]
+    front.close()
+    end = time.monotonic() + 10
+    while listener.fileno() >= 0 and time.monotonic() < end:
+        time.sleep(0.01)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(where, 10)

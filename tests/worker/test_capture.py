@@ -356,16 +356,6 @@ def pass_in_time(desk: Desk, monkeypatch: pytest.MonkeyPatch, ends_s: dict[int, 
         desk.capturer.boundary(iteration, round(now_s * 1e9))
 
 
-@pytest.mark.parametrize("iteration_s", [0.1, 100.0, 1000.0])
-def test_a_window_holds_its_two_iterations_however_long_they_are(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, iteration_s: float
-) -> None:
-    desk.capturer.take(desk.order(10, 12), 7)
-    pass_in_time(desk, monkeypatch, {i: i * iteration_s for i in range(8, 16)})
-    assert desk.statuses == ["accepted", "open", "closed", "done"]
-    assert (desk.results[-1].last_iteration, desk.results[-1].note) == (12, "")
-
-
 @pytest.mark.parametrize(
     ("name", "note"),
     [("process_groups", "no process groups"), ("thread_names", "no thread names"), ("flight_dump", "no flight rec")],
@@ -614,17 +604,6 @@ def test_a_users_profiler_waits_once_for_collectives_that_stay_open(
     looks.clear()
     desk.capturer.make_way()
     assert len(looks) == 2
-
-
-def test_a_pattern_lost_in_another_thread_ends_an_open_window_at_the_next_boundary(desk: Desk) -> None:
-    desk.capturer.take(desk.order(10, 13), 9)
-    desk.pass_boundaries(9, 11)
-    other = threading.Thread(target=desk.capturer.give_up, args=("the iteration pattern changed",))
-    other.start()
-    other.join()
-    assert desk.tracer.calls == ["prepare", "start"]
-    desk.pass_boundaries(12, 12)
-    assert (desk.statuses[-1], desk.results[-1].note) == ("skipped", "the iteration pattern changed")
 
 
 def test_a_parked_window_is_saved_when_the_process_ends(desk: Desk, recorder: Recorder) -> None:

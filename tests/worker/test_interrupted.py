@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from watched_jobs import SETTLED, Host
+from watched_jobs import Host, Windows
 
-from eroica.wire.beat import STATE_NAMES, WINDOW, Order
+from eroica.wire.beat import STATE_NAMES
 
 pytestmark = pytest.mark.jobs
 
@@ -45,33 +45,11 @@ print("lost", lost, limits > 100, p.sum().item(), torch.autograd.profiler._is_pr
 """
 
 
-class Orders:
-    """One window after another, as soon as the last one is settled."""
-
-    def __init__(self) -> None:
-        self.given = 0
-
-    def __call__(self, host: Host) -> None:
-        for pid, worker in host.workers.items():
-            settled = [result.window_id for result in worker.results if result.status in SETTLED]
-            if not worker.beats or self.given != (settled[-1] if settled else 0):
-                continue
-            self.given += 1
-            first = worker.beats[-1].iteration + 8
-            directory = host.scratch(f"{pid}-{self.given}")
-            worker.reader.give(
-                Order(
-                    window_id=self.given, kind=WINDOW, first_iteration=first, last_iteration=first + 5,
-                    directory=str(directory), flags=0, max_events=0, sampling_hz=0,
-                )
-            )  # fmt: skip
-
-
 @pytest.mark.parametrize("how", ["stepping", "collecting"])
 def test_a_time_limit_that_raises_anywhere_in_a_window_is_the_trainings(how: str, host: Host, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(LATE)
-    orders = Orders()
+    orders = Windows(5)
     done = host.run([sys.executable, str(program), how], orders)
     assert (done.returncode, done.stdout, done.stderr) == (0, "lost 0 True 0.0 False\n", "")
     (worker,) = host.workers.values()
@@ -187,7 +165,7 @@ def test_a_watchdog_finds_every_frame_in_the_list_of_threads(host: Host, tmp_pat
             if question.exists():
                 question.write_bytes(b"A")
 
-    orders = Orders()
+    orders = Windows(5)
     done = host.run([sys.executable, str(program)], act)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True ['MainThread']\n", "")
     assert list(host.workers)

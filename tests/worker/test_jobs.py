@@ -222,13 +222,6 @@ def test_a_process_that_ends_inside_a_window_ends_in_order_and_hands_over_what_t
     assert not list(host.runtime.glob("*.beat"))
 
 
-def test_a_window_that_ends_with_the_training_is_still_saved(host: Host) -> None:
-    watched = host.run([*PLAIN, "--pause", "0.01", "--iterations", "60"], OneOrder(1, WINDOW, last=60))
-    assert (watched.returncode, watched.stderr) == (0, "")
-    (pid,) = host.workers
-    assert captured(host, pid).last_iteration == 60
-
-
 def test_a_failure_of_ours_is_logged_and_the_training_goes_on(host: Host) -> None:
     watched = host.run([*PLAIN, "--iterations", "30"], EROICA_ANSWERING_THREAD="many")
     plain = without_eroica([*PLAIN, "--iterations", "30"], host)

@@ -52,23 +52,6 @@ def test_nothing_is_reported_before_ten_repetitions_and_all_of_them_then() -> No
     assert not rhythm.learning
 
 
-def test_a_stage_without_a_loader_counts_like_one_with_a_loader() -> None:
-    with_loader, _ = play(["D", "D", "O0", "O1"] * 30)
-    without, _ = play(["O0", "O1"] * 30)
-    assert with_loader.iteration == without.iteration == 30
-
-
-def test_an_evaluation_on_one_rank_only_changes_no_id_and_relearns_nothing() -> None:
-    events: list[str] = []
-    for number in range(300):
-        events += ["D", "O0"]
-        if number % 7 == 0:
-            events += ["D"] * 250
-    rhythm, done = play(events)
-    assert ids(done) == list(range(1, 301))
-    assert rhythm.relearned == 0
-
-
 def test_a_new_optimizer_object_goes_on_counting_where_the_old_one_stopped() -> None:
     rhythm, _ = play(["D", "O0"] * 50)
     _, done = play(["D", "O1"] * 30, rhythm, start=1001)

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from watched_jobs import SETTLED, Host, OneOrder
+from watched_jobs import SETTLED, Host, OneOrder, Windows
 
-from eroica.wire.beat import DONE, SKIPPED, STATE_NAMES, WINDOW, Order
+from eroica.wire.beat import DONE, SKIPPED, STATE_NAMES, WINDOW
 
 pytestmark = pytest.mark.jobs
 
@@ -48,32 +48,6 @@ run(*[light] * 4)
 """
 EACH = "run(*[lambda step=a_training(): [step() for _ in range(200)] for _ in range(4)])"
 TWO = "run(lambda: steps(200), lambda step=a_training(): [step() for _ in range(37)])"
-
-
-class Windows:
-    """One window after another, of so many iterations."""
-
-    def __init__(self, length: int) -> None:
-        self.length, self.given = length, 0
-
-    def __call__(self, host: Host) -> None:
-        for pid, worker in host.workers.items():
-            settled = [result.window_id for result in worker.results if result.status in SETTLED]
-            if worker.beats and worker.beats[-1].iteration > 5 and self.given == (settled[-1] if settled else 0):
-                self.given += 1
-                first = worker.beats[-1].iteration + 4
-                worker.reader.give(
-                    Order(
-                        self.given,
-                        WINDOW,
-                        0,
-                        first,
-                        first + self.length,
-                        0,
-                        0,
-                        str(host.scratch(f"{pid}-{self.given}")),
-                    )
-                )
 
 
 def train(host: Host, place: Path, code: str, *words: str, length: int = 8) -> Windows:

@@ -45,57 +45,6 @@ def test_warning_filters_by_module_fit_as_they_did(host: Host, tmp_path: Path) -
     both(host, tmp_path, code, *options, words=("8", "0"))
 
 
-THREADS = """
-import threading, time, torch
-def train():
-    p = torch.nn.Parameter(torch.ones(4)); p.grad = torch.ones(4); optimizer = torch.optim.SGD([p], 1e-3)
-    for _ in range(300):
-        optimizer.step(); time.sleep(0.0005)
-threads = [threading.Thread(target=train) for _ in range(4)]
-for one in threads: one.start()
-for one in threads: one.join()
-print("ended")
-"""
-
-
-def test_threads_that_step_an_optimizer_each_are_watched_by_one_of_them(host: Host, tmp_path: Path) -> None:
-    done = host.run_python(tmp_path, THREADS)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
-    (worker,) = host.workers.values()
-    assert (worker.beats[-1].iteration, STATE_NAMES[worker.beats[-1].state]) == (300, "finished")
-
-
-SHARED = THREADS.replace("def train():\n    p =", "p =").replace(
-    "= torch.optim.SGD([p], 1e-3)\n", "= torch.optim.SGD([p], 1e-3)\ndef train():\n"
-)
-
-
-def test_threads_that_share_an_optimizer_are_counted_together(host: Host, tmp_path: Path) -> None:
-    done = host.run_python(tmp_path, SHARED)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
-    (worker,) = host.workers.values()
-    assert (worker.beats[-1].iteration, STATE_NAMES[worker.beats[-1].state]) == (1200, "finished")
-
-
-IN_TURN = """
-import threading, time, torch
-p = torch.nn.Parameter(torch.ones(4)); p.grad = torch.ones(4); optimizer = torch.optim.SGD([p], 1e-3)
-def train(steps):
-    for _ in range(steps):
-        optimizer.step(); time.sleep(0.0005)
-first = threading.Thread(target=train, args=(50,)); first.start(); first.join()
-train(300)
-print("ended")
-"""
-
-
-def test_where_another_thread_trains_on_it_is_that_one_which_is_watched(host: Host, tmp_path: Path) -> None:
-    done = host.run_python(tmp_path, IN_TURN)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
-    (worker,) = host.workers.values()
-    assert worker.beats[-1].iteration == 350 and STATE_NAMES[worker.beats[-1].state] == "finished"
-
-
 OBSERVED = """
 import collections, json, sys, torch
 from torch.profiler import ExecutionTraceObserver

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eroica.wire.beat import DONE, MISSED, ORDER_FAILED, SKIPPED, BeatReader, Order, Result
+from eroica.wire.beat import DONE, MISSED, ORDER_FAILED, SKIPPED, WINDOW, BeatReader, Order, Result
 from eroica.wire.places import places, private_directory
 from eroica.worker import bootstrap_directory
 
@@ -138,6 +138,21 @@ class OneOrder:
                     directory=str(host.scratch(str(pid))), **fields,
                 )
             )  # fmt: skip
+
+
+class Windows:
+    """One window after another, of so many iterations."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.given = length, 0
+
+    def __call__(self, host: Host) -> None:
+        for pid, worker in host.workers.items():
+            settled = [result.window_id for result in worker.results if result.status in SETTLED]
+            if worker.beats and worker.beats[-1].iteration > 5 and self.given == (settled[-1] if settled else 0):
+                self.given += 1
+                first, place = worker.beats[-1].iteration + 8, str(host.scratch(f"{pid}-{self.given}"))
+                worker.reader.give(Order(self.given, WINDOW, 0, first, first + self.length, 0, 0, place))
 
 
 def both(

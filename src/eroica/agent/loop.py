@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
 from itertools import chain, repeat
 
 import msgspec
@@ -49,7 +48,6 @@ class Agent:
         settings: Tunables.
         child_of_run: `eroica run` started this agent and ends it; else it ends by itself when its workers are gone.
         ends_job: Nobody but the agent notices that the job is over, so it tells the collector.
-        clock: Seconds, monotonic.
 
     Attributes:
         roster: This host's workers.
@@ -62,15 +60,13 @@ class Agent:
         settings: Settings,
         child_of_run: bool,
         ends_job: bool,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.roster = Roster(where.runtime, settings, clock, self._watch)
+        self.roster = Roster(where.runtime, settings, time.monotonic, self._watch)
         self.scratch = Scratch(where.scratch, settings)
         self._where = where
         self._settings = settings
         self._child_of_run = child_of_run
         self._ends_job = ends_job
-        self._clock = clock
         self._link = CollectorLink(where.run, where.host)
         self._home = HomeFinder(where, self._link.close)
         self._serial = 0
@@ -130,10 +126,10 @@ class Agent:
     async def _poll(self) -> None:
         next_scan = 0.0
         while True:
-            if self._clock() >= next_scan:
+            if time.monotonic() >= next_scan:
                 self.roster.scan()
                 await self._look_for_sampler()
-                next_scan = self._clock() + _SCAN_S
+                next_scan = time.monotonic() + _SCAN_S
             asked = sum(worker.triggers for worker in self.roster.living)
             self.roster.poll(judge=not self._window_tasks)
             if sum(worker.triggers for worker in self.roster.living) > asked:
@@ -168,7 +164,7 @@ class Agent:
         def ended() -> None:
             loop.remove_reader(handle)
             os.close(handle)
-            worker.look_alive(self._clock())
+            worker.look_alive(time.monotonic())
 
         loop.add_reader(handle, ended)
 
@@ -275,14 +271,14 @@ class Agent:
 
         None comes any more once the job is over; where this host's workers have ended, it may be.
         """
-        began, vain = self._clock(), 0
+        began, vain = time.monotonic(), 0
         for pause_s in chain(_RETRY_S, repeat(_RETRY_S[-1])):
             delivery = await self._link.deliver(pattern)
             if delivery == "taken":
                 return
             vain += delivery == "refused" or self._stop
             patience_s = self._settings.window_deadline_s if self.roster.living else _ALONE_S
-            if vain == len(_RETRY_S) or self._clock() - began > patience_s:
+            if vain == len(_RETRY_S) or time.monotonic() - began > patience_s:
                 break
             await asyncio.sleep(pause_s)
         log.warning("the pattern of worker %d could not be delivered", global_rank)
@@ -295,7 +291,7 @@ class Agent:
         if self.roster.living or self._window_tasks:
             self._alone_since = None
             return False
-        now = self._clock()
+        now = time.monotonic()
         self._alone_since = self._alone_since or now
         if self._child_of_run:
             return os.getppid() != self._parent or not is_alive(self._launcher)

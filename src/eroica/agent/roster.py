@@ -24,6 +24,7 @@ import msgspec
 
 from eroica.agent.slowdown import Silence, Slowdown
 from eroica.agent.witnesses import Subject
+from eroica.hardware.cpu import GONE, read_stat
 from eroica.hardware.host import parse_membership, parse_mounts, stat_files
 from eroica.model.look import Ending
 from eroica.model.worker import Worker
@@ -36,7 +37,6 @@ _INFO_REQUEST = 0xC000_0000 | 64 << 16 | 0xFF << 8 | 11  # PIDFD_GET_INFO with t
 _INFO_BYTES, _INFO_EXIT, _INFO_STATUS_AT = 64, 8, 60
 _SIGKILL = 9
 _KILLS_KEPT = 10
-_ENDED = frozenset((b"Z", b"X"))
 
 
 class ProcessFacts(NamedTuple):
@@ -49,17 +49,14 @@ class ProcessFacts(NamedTuple):
 
 def process_facts(pid: int) -> ProcessFacts | None:
     """Read the kernel's facts of a process; None once it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return ProcessFacts(fields[0], int(fields[19]), int(fields[49]) if len(fields) > 49 else 0)
-    except (OSError, LookupError, ValueError):
-        return None
+    fields = read_stat(pid)
+    return ProcessFacts(fields[0], int(fields[19]), int(fields[49])) if len(fields) > 49 else None
 
 
 def process_start(pid: int) -> int | None:
     """Start time of a living process in clock ticks since boot; None if it is gone or a zombie."""
     facts = process_facts(pid)
-    return None if facts is None or facts.state in _ENDED else facts.start
+    return None if facts is None or facts.state in GONE else facts.start
 
 
 def ending_of(status: int) -> Ending:
@@ -150,7 +147,7 @@ class ProcessWatch:
 
     def _status(self) -> Ending:
         facts = process_facts(self.pid)
-        if facts is not None and facts.start == self._started and facts.state in _ENDED:
+        if facts is not None and facts.start == self._started and facts.state in GONE:
             return ending_of(facts.status)
         status = _kept_status(self.handle)
         return Ending() if status is None else ending_of(status)

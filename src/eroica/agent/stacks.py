@@ -84,7 +84,7 @@ def available(pid: int, binary: Path | None = None, timeout_s: float = 5.0) -> t
     return True, ""
 
 
-def affordable_hz(pids: Iterable[int], wanted_hz: int, cores: int | None = None) -> int:
+def affordable_hz(pids: Iterable[int], wanted_hz: int) -> int:
     """The wanted rate, lowered where sampling all these processes would take more than 4 % of the host's cores.
 
     One sample costs 0.3 ms and 8 µs for each thread of the process (measured, py-spy 0.4.3 and torch 2.13).
@@ -92,26 +92,23 @@ def affordable_hz(pids: Iterable[int], wanted_hz: int, cores: int | None = None)
     Args:
         pids: All processes to be sampled on this host.
         wanted_hz: Samples per second and process.
-        cores: Of the host; default those this process may use.
     """
-    cores = cores or len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
     cost_s = sum(_SAMPLE_S + _SAMPLE_THREAD_S * len(threads_of(pid)) for pid in pids)
     if cost_s <= 0:
         return wanted_hz
     return max(min(wanted_hz, _LEAST_HZ), min(wanted_hz, int(_HOST_SHARE * cores / cost_s)))
 
 
-def affordable_children(workers: int, cores: int | None = None) -> int:
+def affordable_children(workers: int) -> int:
     """Children of each worker to be sampled: as many as there are cores for a worker, two at least and eight at most.
 
     Loader processes are alike, so a few tell what all do, while every one of them costs its samples (`affordable_hz`).
 
     Args:
         workers: On this host.
-        cores: Of the host; default those this process may use.
     """
-    cores = cores or len(os.sched_getaffinity(0))
-    return max(_FEWEST_CHILDREN, min(_MOST_CHILDREN, cores // max(workers, 1)))
+    return max(_FEWEST_CHILDREN, min(_MOST_CHILDREN, len(os.sched_getaffinity(0)) // max(workers, 1)))
 
 
 def _waited_ns() -> int:
@@ -180,7 +177,6 @@ class StackSampler:
         directory: Exists; gets the files.
         hz: Samples per second.
         longest_s: py-spy ends by itself after this time, also when nobody is left to end it, s.
-        binary: py-spy, default `find_py_spy()`.
         most_children: So many children are sampled; see `affordable_children`.
     """
 
@@ -190,14 +186,13 @@ class StackSampler:
         directory: Path,
         hz: int = 100,
         longest_s: int = 300,
-        binary: Path | None = None,
         most_children: int = _MOST_CHILDREN,
     ) -> None:
         self.pid = pid
         self._directory = directory
         self._hz = hz
         self._longest_s = longest_s
-        self._binary = binary
+        self._binary = find_py_spy()
         self._most_children = most_children
         self._main: _Recording | None = None
         self._children: dict[int, _Recording] = {}
@@ -210,8 +205,7 @@ class StackSampler:
         Raises:
             UnavailableError: There is no py-spy, or it cannot be started.
         """
-        self._binary = self._binary or find_py_spy()
-        if self._binary is None or not os.access(self._binary, os.X_OK):
+        if self._binary is None:
             raise UnavailableError("stacks cannot be sampled from outside: py-spy is not installed")
         try:
             self._main = _Recording(self._binary, self.pid, self._part(self.pid), self._hz, self._longest_s)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import msgspec
 
 from eroica.errors import InputError, UnavailableError
-from eroica.hardware.cpu import Target, descendants, parse_schedstat
+from eroica.hardware.cpu import Target, descendants, parse_schedstat, read_stat
 from eroica.model.look import FlightState, HostLooks, ProcessLook, ThreadLook, WorkerLook
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.trace.flight import flight_state
@@ -241,16 +241,14 @@ def _told(answer: _Answer) -> Told:
 
 def kernel_view(pid: int, tid: int | None = None) -> tuple[str, float | None]:
     """State letter and CPU seconds of a process, or of one of its threads; ("", None) once it is gone."""
-    place = Path(f"/proc/{pid}") if tid is None else Path(f"/proc/{pid}/task/{tid}")
-    try:
-        fields = (place / "stat").read_bytes().rpartition(b")")[2].split()
-        state, cpu_s = fields[0].decode(), (int(fields[11]) + int(fields[12])) / _TICKS
-    except (OSError, LookupError, ValueError):
+    fields = read_stat(pid, tid)
+    if not fields:
         return "", None
+    cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
     if tid is not None:
         with contextlib.suppress(OSError, ValueError):
-            cpu_s = max(cpu_s, parse_schedstat((place / "schedstat").read_bytes())[0] * 1e-9)
-    return state, cpu_s
+            cpu_s = max(cpu_s, parse_schedstat(Path(f"/proc/{pid}/task/{tid}/schedstat").read_bytes())[0] * 1e-9)
+    return fields[0].decode(), cpu_s
 
 
 def wait_channel(pid: int, tid: int) -> str:
@@ -313,13 +311,12 @@ class Look:
     Args:
         number: Of the look; no two in a row are the same.
         binary: py-spy, default the one of this environment.
-        longest_s: It ends by then.
     """
 
-    def __init__(self, number: int, binary: Path | None = None, longest_s: float = LOOK_S) -> None:
+    def __init__(self, number: int, binary: Path | None = None) -> None:
         self._number = number
         self._binary = binary or find_py_spy()
-        self._deadline = time.monotonic() + longest_s
+        self._deadline = time.monotonic() + LOOK_S
 
     def at(self, subjects: Sequence[Subject]) -> tuple[WorkerLook, ...]:
         """All of them, workers before children."""

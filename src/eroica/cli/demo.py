@@ -12,121 +12,62 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from signal import SIGTERM
 
 import click
 from rich.console import Console
 from rich.text import Text
 
 from eroica.cli.output import find_page, make_console
-from eroica.demo.rehearsal import EXPECTED, MIDDLE, SETTINGS, Expectation, Judgement, Rehearsal, judge, running
+from eroica.demo.rehearsal import EXPECTED, MIDDLE, SETTINGS, Judgement, Rehearsal, judge, running
 from eroica.errors import UnavailableError, UsageError
 from eroica.model.verdict import Verdict
 from eroica.model.words import clean, milliseconds, sentence
 from eroica.report.phrases import without_word
 from eroica.report.text import render_verdict
-from eroica.wire.messages import JobStatus, WindowLine
-
-STILL_S = 2.0
-TOLD_STILL_S = 5.0
+from eroica.wire.messages import JobStatus
 
 
 class Story:
     """Turns the job's status, again and again, into lines.
 
     Args:
-        fault: Name of the fault, "none" for a healthy job.
-        from_iteration: Where it begins.
-        wanted: What the verdict must say; None = what the demo's table says.
+        case: The job, with its fault and what the verdict must say.
     """
 
-    def __init__(self, fault: str, from_iteration: int = MIDDLE, wanted: Expectation | None = None) -> None:
-        self.fault = fault
-        self.wanted = EXPECTED[fault] if wanted is None else wanted
-        self.from_iteration = from_iteration
+    def __init__(self, case: Rehearsal) -> None:
+        self._case = case
         self._told: set[str] = set()
 
     def tell(self, status: JobStatus) -> Iterator[str]:
         """Lines that are new."""
-        for key, line in self._lines(status):
-            if key not in self._told:
-                self._told.add(key)
+        for line in self._lines(status):
+            if line not in self._told:
+                self._told.add(line)
                 yield line
 
-    def _lines(self, status: JobStatus) -> Iterator[tuple[str, str]]:
-        """Yield the lines that a status gives, each with a key: a line is told once for each key."""
+    def _lines(self, status: JobStatus) -> Iterator[str]:
         if status.iteration > 0:
-            yield "training", "training"
-        if status.mean_ms:
-            yield "healthy", f"healthy, {milliseconds(status.mean_ms)} per iteration"
-        if self.wanted.cause and status.iteration >= self.from_iteration:
-            yield "fault", f"{self.fault} begins (iteration {self.from_iteration})"
-        if standstill_s(status) >= TOLD_STILL_S:
-            yield "still", still(status)
-        dead = [
-            (worker.ending, worker.worker.global_rank)
-            for worker in status.workers  # neither at its end nor because somebody asked it to go
-            if worker.ending is not None
-            and worker.ending.kind != "signed-off"
-            and (worker.ending.kind, worker.ending.number) != ("signal", SIGTERM)
-        ]
-        for ending, rank in sorted(dead, key=lambda one: -one[0].ago_s):
-            how = f": {ending.kind} {ending.number}" if ending.kind in ("signal", "exit") else ""
-            yield "death", f"worker {rank} is gone{how}"
-        for line in status.windows:
-            yield from self._window(line, status)
-
-    def _window(self, line: WindowLine, status: JobStatus) -> Iterator[tuple[str, str]]:
-        name, word = f"window {line.window_id}", line.verdict or line.phase
-        if line.purpose == "baseline":
-            if line.phase == "done":
-                yield name, "remembered how the healthy job looks (baseline window)"
-            return
-        yield name, self._opening(line, status)
-        if line.purpose != "blocked" and line.phase in ("window", "patterns", "analysis"):
-            span = f"iterations {line.first_iteration} to {line.last_iteration}"
-            yield f"{name} window", f"capturing {span} on all workers"
-            if line.phase != "window":
-                yield f"{name} patterns", "summarizing and comparing"
-        if line.phase in ("done", "failed", "given up", "passed", "restarted"):
-            yield f"{name} end", f"{word}: {without_word(word, line.summary)}".rstrip(": ")
-
-    def _opening(self, line: WindowLine, status: JobStatus) -> str:
-        if line.purpose == "blocked" and all(worker.ended for worker in status.workers):
-            return "the job has failed"
-        if line.purpose == "blocked":
-            return "noticed: looking at stacks, kernel states and collectives of every worker"
-        return "asked for a window by hand" if line.purpose == "manual" else f"noticed: {self._rise(status)}"
-
-    @staticmethod
-    def _rise(status: JobStatus) -> str:
-        if not status.mean_ms or not status.best_ms:
-            return "slower than before"
-        rise = 100 * (status.mean_ms / status.best_ms - 1)
-        if rise < 1:
-            return "slower than before for a while"
-        return f"{milliseconds(status.mean_ms)} per iteration, {rise:.0f} % above the best"
+            yield "training"
+        if self._case.wanted.cause and status.iteration >= self._case.from_iteration:
+            yield f"{self._case.fault} begins (iteration {self._case.from_iteration})"
+        for window in status.windows:
+            why = {"baseline": "the healthy job", "manual": "asked for by hand", "blocked": "nobody moves any more"}
+            name = f"window {window.window_id} ({why.get(window.purpose, 'slower than before')})"
+            yield f"{name} opens"
+            if window.phase in ("done", "failed", "given up", "passed", "restarted"):
+                word = window.verdict or window.phase
+                yield f"{name}: {word}: {without_word(word, window.summary)}".rstrip(": ")
 
     def concluded(self, status: JobStatus) -> bool:
         """Whether the job may be stopped: a verdict on the fault is there, or on the window asked for by hand."""
-        if not self.wanted.cause:
+        wanted = self._case.wanted
+        if not wanted.cause:
             return any(line.purpose == "manual" and line.phase == "done" for line in status.windows)
-        judged = [line for line in status.windows if line.verdict == self.wanted.verdict]
-        if self.wanted.verdict == "blocked":
+        judged = [line for line in status.windows if line.verdict == wanted.verdict]
+        if wanted.verdict == "blocked":
             return any(line.purpose == "blocked" for line in judged)
-        asked_by_nobody = [line for line in judged if line.purpose in ("slow", "expected", "seldom", "early")]
-        return any(line.last_iteration > self.from_iteration for line in asked_by_nobody)
-
-
-def standstill_s(status: JobStatus) -> float:
-    """How long no living worker has moved, seconds; 0 if one has just done so or none is left."""
-    return min((worker.silent_s for worker in status.workers if not worker.ended), default=0.0)
-
-
-def still(status: JobStatus) -> str:
-    """The same in words, empty while the job moves."""
-    seconds = standstill_s(status)
-    return f"no worker has moved for {seconds:.0f} s" if seconds >= STILL_S else ""
+        asked_by_nobody = [line for line in judged if line.purpose in ("slow", "expected", "early")]
+        return any(line.last_iteration > self._case.from_iteration for line in asked_by_nobody)
 
 
 TIME_LIMIT_S = 120.0
@@ -222,7 +163,7 @@ def _judge_all(case: Rehearsal, final: Verdict) -> Judgement:
 
 def _watch(case: Rehearsal, job: subprocess.Popen[bytes], console: Console) -> bool:
     """Show what happens until the job may be stopped; False if it ended by itself."""
-    story, started, asked = Story(case.fault, case.from_iteration, case.wanted), time.monotonic(), False
+    story, started, asked = Story(case), time.monotonic(), False
     with console.status(Text("starting the job")) as spinner:
         while job.poll() is None:
             passed = time.monotonic() - started
@@ -244,8 +185,6 @@ def _watch(case: Rehearsal, job: subprocess.Popen[bytes], console: Console) -> b
 
 def _now(status: JobStatus, passed: float) -> str:
     where = f"{_clock(passed)}  iteration {status.iteration}"
-    if still(status):
-        return f"{where}, {still(status)}  {clean(status.message, 60)}"
     mean = f", {milliseconds(status.mean_ms)} per iteration" if status.mean_ms else ""
     best = f", {milliseconds(status.best_ms)} at best" if status.best_ms else ""
     return f"{where}{mean}{best}  {clean(status.message, 60)}"

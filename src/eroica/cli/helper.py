@@ -8,8 +8,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
+from eroica.hardware.cpu import read_stat
 from eroica.start import COLLECTOR_NICENESS, isolated
 
 RESTART_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -107,13 +107,7 @@ class Helper:
     @property
     def stopped(self) -> bool:
         """Somebody sent it SIGSTOP, or holds it in a debugger."""
-        if self._process is None:
-            return False
-        try:
-            state = Path(f"/proc/{self._process.pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-        except (OSError, IndexError):
-            return False
-        return state in (b"T", b"t")
+        return self._process is not None and read_stat(self._process.pid)[:1] in ([b"T"], [b"t"])
 
     def _end_in_words(self) -> str:
         from eroica.model.words import signal_name

@@ -16,7 +16,7 @@ from eroica.cli.output import say
 from eroica.errors import UnavailableError
 from eroica.model.verdict import Verdict
 from eroica.model.words import line
-from eroica.report.phrases import without_word
+from eroica.report.phrases import PHASES, without_word
 from eroica.views.live_page import facts
 from eroica.wire.address import LINK_FILE, endpoint_of, is_loopback, page_link, read_address
 from eroica.wire.codec import decode_message
@@ -24,12 +24,6 @@ from eroica.wire.messages import JobStatus, ProfileAnswer, ProfileRequest, Windo
 from eroica.wire.places import write_private
 
 _SHOWN = 40
-_STANDSTILLS = {
-    "passed": "done; it went on by itself",
-    "restarted": "done; the job was started again",
-    "looking": "looking at all workers",
-    "examining": "comparing the looks",
-}
 
 
 @click.command()
@@ -74,9 +68,9 @@ def _worker(worker: WorkerStatus) -> str:
 
 def _window(window: WindowLine) -> str:
     span = f"iterations {window.first_iteration}-{window.last_iteration}"
-    phase = window.phase
     if window.purpose == "blocked":
-        span, phase = f"iteration {window.first_iteration}", _STANDSTILLS.get(phase, phase)
+        span = f"iteration {window.first_iteration}"
+    phase = PHASES.get(window.phase, window.phase)
     words = f"{window.verdict}: {without_word(window.verdict, window.summary)}".removeprefix(": ")
     return f"  window {window.window_id} ({window.purpose}, {span}): {phase}. {words}".rstrip()
 

@@ -24,7 +24,8 @@ ASLEEP, NAPPING, HIDDEN = map(ord, "SNH")
 #: Threads sampled per process, and descendants per worker.
 MAX_THREADS, MAX_CHILDREN = 128, 64
 _GENERATIONS = 3
-_GONE = frozenset(b"ZXx")
+#: States of a process that has ended.
+GONE = frozenset((b"Z", b"X", b"x"))
 _STRANGERS = frozenset({os.getpid(), os.getppid()})
 
 _Probe = TypeVar("_Probe")
@@ -40,6 +41,16 @@ def parse_state(stat: bytes) -> int:
     if not 2 <= place < len(stat):
         raise ValueError(f"no thread state in {stat[:40]!r}")
     return stat[place]
+
+
+def read_stat(pid: int, tid: int | None = None) -> list[bytes]:
+    """Return the fields of a process's `stat`, or of one of its threads', from the state on; empty once it is gone."""
+    place = f"/proc/{pid}" if tid is None else f"/proc/{pid}/task/{tid}"
+    try:
+        with open(f"{place}/stat", "rb") as file:  # noqa: PTH123 - five times a second
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
 
 
 def parse_schedstat(schedstat: bytes) -> tuple[int, int]:
@@ -245,11 +256,8 @@ def threads_of(pid: int) -> list[int]:
 
 def is_alive(pid: int) -> bool:
     """Return whether the process exists and is not a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
-            return parse_state(file.read(96)) not in _GONE
-    except (OSError, ValueError):
-        return False
+    fields = read_stat(pid)
+    return bool(fields) and fields[0] not in GONE
 
 
 def children_of(pid: int, threads: tuple[int, ...]) -> list[int]:

@@ -27,11 +27,11 @@ _ERROR = 2
 _INET_DIAG_INFO = 2
 _ESTABLISHED_AND_CLOSE_WAIT = 1 << 1 | 1 << 8
 _HEADER = struct.Struct("=IHHII")
-#: `inet_diag_msg`: family, ports, addresses, cookie, unread and queued bytes, inode.
-_DIAG = struct.Struct("=B3x4s16s16s4xQ4xII4xI")
+#: `inet_diag_msg`: family, ports, addresses, cookie, queued bytes, inode.
+_DIAG = struct.Struct("=B3x4s16s16s4xQ8xI4xI")
 #: `tcp_info`: milliseconds since data came, round trip, retransmits, bytes acknowledged and received, unsent bytes,
-#: busy time, and those parts of it in which the other side's window, or our buffer, was full.
-_INFO = struct.Struct("=52xI12xI28xI16xQQ8xI20xQQQ")
+#: busy time, and the part of it in which the other side's window was full.
+_INFO = struct.Struct("=52xI12xI28xI16xQQ8xI20xQQ")
 _SHORTEST_INFO = 104
 _PORTS = struct.Struct("!HH")
 _MAPPED = bytes(10) + b"\xff\xff"
@@ -58,8 +58,8 @@ _CHANNELS = (
 class Connection(NamedTuple):
     """Totals of one TCP socket; times in microseconds.
 
-    `queued_bytes` are not acknowledged yet, sent or not (`unsent_bytes`); `unread_bytes` have arrived, and the process
-    has not read them. The kernel counts busy time in ticks (1 to 10 ms). IPv4 inside IPv6 is written as IPv4.
+    `queued_bytes` are not acknowledged yet, sent or not (`unsent_bytes`). The kernel counts busy time in ticks (1 to
+    10 ms). IPv4 inside IPv6 is written as IPv4.
     """
 
     inode: int
@@ -70,13 +70,11 @@ class Connection(NamedTuple):
     bytes_received: int
     busy_us: int
     receive_limited_us: int
-    send_buffer_limited_us: int
     local: str = ""
     remote: str = ""
     queued_bytes: int = 0
     local_port: int = 0
     remote_port: int = 0
-    unread_bytes: int = 0
     family: int = int(socket.AF_INET)
     received_ago_ms: int = 0
     unsent_bytes: int = 0
@@ -140,12 +138,12 @@ def parse_reply(data: bytes, wanted: Container[int] | None = None) -> tuple[list
 def _connection(message: bytes, wanted: Container[int] | None) -> Connection | None:
     if len(message) < _DIAG.size:
         return None
-    family, ports, local, remote, cookie, unread, queued, inode = _DIAG.unpack_from(message)
+    family, ports, local, remote, cookie, queued, inode = _DIAG.unpack_from(message)
     if wanted is not None and inode not in wanted:
         return None
     for kind, value in _attributes(message[_DIAG.size :]):
         if kind == _INET_DIAG_INFO and len(value) >= _SHORTEST_INFO:
-            ago, rtt, retransmits, acked, received, unsent, busy, held, full = _INFO.unpack_from(
+            ago, rtt, retransmits, acked, received, unsent, busy, held = _INFO.unpack_from(
                 value.ljust(_INFO.size, b"\0")
             )
             local_port, remote_port = _PORTS.unpack(ports)
@@ -158,13 +156,11 @@ def _connection(message: bytes, wanted: Container[int] | None) -> Connection | N
                 bytes_received=received,
                 busy_us=busy,
                 receive_limited_us=held,
-                send_buffer_limited_us=full,
                 local=_address(family, local),
                 remote=_address(family, remote),
                 queued_bytes=queued,
                 local_port=local_port,
                 remote_port=remote_port,
-                unread_bytes=unread,
                 family=family,
                 received_ago_ms=ago,
                 unsent_bytes=unsent,

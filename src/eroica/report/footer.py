@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from eroica.model.words import clean, milliseconds, plural
-from eroica.report.phrases import without_word
+from eroica.report.phrases import PHASES, without_word
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
 Style = Literal["title", "plain", "dim", "good", "bad", "warn", "link"]
@@ -18,7 +18,6 @@ STALE_S = 10.0
 #: Least cells of a verdict.
 _LEAST_OF_A_VERDICT = 16
 _BETWEEN = " · "
-_PHASES = {"probe": "measuring", "patterns": "summarizing", "analysis": "comparing", "looking": "looking at stacks"}
 _STANDING = ("blocked", "silent", "undetermined", "slow")
 
 
@@ -101,8 +100,8 @@ def _state(status: JobStatus, silence_s: float) -> Piece:
         return Piece({"blocked": "BLOCKED", "slow": "SLOW"}.get(status.phase, "STANDS STILL"), "bad")
     if window is not None and status.phase == "window":
         return Piece(f"window {window.window_id}: {_progress(window, status.workers)}", "plain")
-    if window is not None and status.phase in _PHASES:
-        return Piece(f"window {window.window_id}: {_PHASES[status.phase]}", "plain")
+    if window is not None and status.phase in PHASES:
+        return Piece(f"window {window.window_id}: {PHASES[status.phase]}", "plain")
     return Piece({"ended": "concluding"}.get(status.phase, clean(status.phase, 20)), "plain")
 
 

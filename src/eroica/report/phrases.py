@@ -22,6 +22,17 @@ BREAKDOWN = (
     "What an iteration is made of, and its largest functions",
     "No fault: nothing says that they are too long.",
 )
+#: What is being done about a window, or how it ended, where the phase's own word says too little.
+PHASES = {
+    "probe": "measuring one iteration",
+    "window": "capturing",
+    "patterns": "summarizing",
+    "analysis": "comparing",
+    "looking": "looking at stacks",
+    "examining": "comparing stacks",
+    "passed": "done, it went on by itself",
+    "restarted": "done, the job was started again",
+}
 #: Smaller parts of an iteration are not told.
 _LEAST_SHARE = 0.005
 

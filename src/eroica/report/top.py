@@ -14,7 +14,7 @@ from rich.text import Text
 from eroica.model.history import IterationHistory
 from eroica.model.words import clean, ending_words, milliseconds, plural, seconds, sentence
 from eroica.report.footer import STALE_S, age, shorten
-from eroica.report.phrases import without_word
+from eroica.report.phrases import PHASES, without_word
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
 _STYLES = {"slow": "bold red", "blocked": "bold red", "healthy": "bold green", "undetermined": "bold yellow"}
@@ -30,14 +30,6 @@ _NARROW = 60
 #: Wrapping needs one; its width does not count.
 _ANY_CONSOLE = Console(file=io.StringIO(), width=80)
 _PURPOSES = {"manual": "by hand", "blocked": "standstill"}
-_PHASES = {
-    "probe": "measuring one iteration",
-    "window": "capturing",
-    "patterns": "summarizing",
-    "analysis": "comparing",
-    "passed": "done, it went on by itself",
-    "restarted": "done, the job was started again",
-}
 #: States of workers in the order of the table.
 _STATES = ("gone", "silent", "unwatched", "", "ended")
 
@@ -137,7 +129,7 @@ def _windows(windows: Sequence[WindowLine], width: int) -> Iterator[Text]:
         yield from (Text(), Text("Windows", style="dim"))
     for window in windows:
         words = without_word(window.verdict, window.summary)
-        word = window.verdict or _PHASES.get(window.phase, clean(window.phase, 20))
+        word = window.verdict or PHASES.get(window.phase, clean(window.phase, 20))
         purpose = "" if window.purpose == "slow" else f" ({_PURPOSES.get(window.purpose, window.purpose)})"
         head = f"{window.window_id:>3}  iteration {window.first_iteration}{purpose}, "
         text = Text.assemble((head, "dim"), (word, _STYLES.get(window.verdict, "")), f": {words}" if words else "")

@@ -52,11 +52,9 @@ Floats = NDArray[np.float64]
 
 
 def draw(material: Material) -> Picture | None:
-    """Draw up to 30 functions on all workers; None for a job that stood still."""
-    if material.verdict.verdict == "blocked":
+    """Draw up to 30 functions on all workers; None for a job that stood still, or without patterns."""
+    if material.verdict.verdict == "blocked" or not material.patterns:
         return None
-    if not material.patterns:
-        return Picture(id="heatmap", title=_TITLE, missing="There are no patterns of workers to draw it from.")
     columns = _chosen(material)
     if not columns.size:
         return Picture(id="heatmap", title=_TITLE, missing="No function was on the critical path of any worker.")

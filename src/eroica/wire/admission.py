@@ -10,21 +10,15 @@ and hardly a descriptor for a client that it does not know:
 - At most `AT_ONCE` connections are accepted in one call. After a full call, and where no descriptor is free, the server
   rests for `REST_S`, so a flood costs a bounded share of a core and no busy loop.
 - Nothing is logged about such clients.
-
-`Admission` has the rules. `Front` applies them on an asyncio loop, `ThreadFront` in a thread of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import selectors
 import socket
 import threading
-import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 MOST_PENDING = 16
 PENDING_S = 5.0
@@ -36,119 +30,13 @@ _DEFER_S = 1
 _BACKLOG = 1024
 
 
-class Accepted(NamedTuple):
-    """The outcome of one call of `Admission.accept`.
-
-    Attributes:
-        callers: New connections, non-blocking. The server looks at each at once and admits, drops or keeps it.
-        must_rest: Whether the server must leave the listener alone for `REST_S`.
-    """
-
-    callers: list[socket.socket]
-    must_rest: bool
-
-
-class Admission:
-    """Connections of one listening socket that have not shown the token. It reads no bytes and starts no thread.
-
-    Args:
-        listener: Bound. It belongs to the admission from here on, listens, and does not block.
-        forget: Called with each kept connection before it is closed, so that the server stops watching it.
-        most: Connections that are kept.
-    """
-
-    def __init__(
-        self,
-        listener: socket.socket,
-        forget: Callable[[socket.socket], object] = lambda caller: None,
-        most: int = MOST_PENDING,
-    ) -> None:
-        self.listener = listener
-        self._forget = forget
-        self._most = most
-        self._due: dict[socket.socket, float] = {}
-        listener.setblocking(False)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFER_S)
-        listener.listen(_BACKLOG)
-
-    def __contains__(self, caller: object) -> bool:
-        """Return whether a connection is kept."""
-        return caller in self._due
-
-    def accept(self) -> Accepted:
-        """Accept a bounded number of connections.
-
-        If there is no descriptor or no memory for one, all that are kept are closed.
-        """
-        callers: list[socket.socket] = []
-        for _ in range(AT_ONCE):
-            try:
-                caller, _address = self.listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return Accepted(callers, False)
-            except OSError:
-                for kept in list(self._due):
-                    self.drop(kept)
-                return Accepted(callers, True)
-            caller.setblocking(False)
-            callers.append(caller)
-        return Accepted(callers, True)
-
-    def keep(self, caller: socket.socket, now: float) -> None:
-        """Keep a connection that has said nothing yet. The oldest one is closed if there are too many."""
-        while len(self._due) >= self._most:
-            self.drop(next(iter(self._due)))
-        self._due[caller] = now + PENDING_S
-
-    def release(self, caller: socket.socket) -> None:
-        """Stop counting a connection: the server has admitted it."""
-        self._due.pop(caller, None)
-
-    def drop(self, caller: socket.socket) -> None:
-        """Close a connection, kept or not."""
-        if self._due.pop(caller, None) is not None:
-            self._forget(caller)
-        caller.close()
-
-    def expire(self, now: float) -> float | None:
-        """Close the connections that have been silent for too long.
-
-        Returns:
-            Seconds until the next one is due; None if none is kept.
-        """
-        for caller, due in list(self._due.items()):
-            if due > now:
-                return due - now
-            self.drop(caller)
-        return None
-
-    def close(self) -> None:
-        """Close the listener and all connections that are kept."""
-        self.listener.close()
-        for caller in list(self._due):
-            self.drop(caller)
-
-
-def first_words(caller: socket.socket, most: int = GREETING_BYTES) -> bytes | None:
-    """Return the first bytes of a connection without taking them.
-
-    Returns:
-        The bytes; empty if the client has gone; None if it has said nothing yet.
-    """
-    try:
-        return caller.recv(most, socket.MSG_PEEK)
-    except (BlockingIOError, InterruptedError):
-        return None
-    except OSError:
-        return b""
-
-
 class Front:
     """The admission of one listening socket on the running asyncio loop.
 
     Args:
-        listener: Bound. It belongs to the front from here on.
-        judge: Called with each connection and its first bytes. The connection is the judge's from here on.
+        listener: Bound. It belongs to the front from here on, listens, and does not block.
+        judge: Called with each connection, which does not block, and its first bytes, which are not taken. The
+            connection is the judge's from here on.
         most: Connections that are kept while they say nothing.
         n_bytes: Bytes that are looked at.
     """
@@ -161,62 +49,96 @@ class Front:
         n_bytes: int = GREETING_BYTES,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._listener = listener
         self._judge = judge
+        self._most = most
         self._n_bytes = n_bytes
+        self._due: dict[socket.socket, float] = {}
         self._sweep: asyncio.TimerHandle | None = None
-        self._admission = Admission(listener, self._loop.remove_reader, most)
+        listener.setblocking(False)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFER_S)
+        listener.listen(_BACKLOG)
         self._open()
 
     def close(self) -> None:
         """Accept nothing more, and close the connections that have said nothing."""
-        if self._admission.listener.fileno() >= 0:
-            self._loop.remove_reader(self._admission.listener)
-        self._admission.close()
+        if self._listener.fileno() >= 0:
+            self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for caller in list(self._due):
+            self._drop(caller)
         if self._sweep is not None:
             self._sweep.cancel()
 
     def _open(self) -> None:
-        if self._admission.listener.fileno() >= 0:
-            self._loop.add_reader(self._admission.listener, self._accept)
+        if self._listener.fileno() >= 0:
+            self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        callers, must_rest = self._admission.accept()
-        for caller in callers:
-            if self._look(caller):
-                continue
-            self._admission.keep(caller, self._loop.time())
-            self._loop.add_reader(caller, self._look, caller)
-            if self._sweep is None:
-                self._sweep = self._loop.call_later(PENDING_S, self._expire)
-        if must_rest:
-            self._loop.remove_reader(self._admission.listener)
-            self._loop.call_later(REST_S, self._open)
+        """Look at some new connections. If there is no descriptor for one, close all that are kept."""
+        for _ in range(AT_ONCE):
+            try:
+                caller, _address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                for kept in list(self._due):
+                    self._drop(kept)
+                break
+            caller.setblocking(False)
+            if not self._look(caller):
+                self._keep(caller)
+        self._loop.remove_reader(self._listener)
+        self._loop.call_later(REST_S, self._open)
+
+    def _keep(self, caller: socket.socket) -> None:
+        """Keep a connection that has said nothing yet. The oldest one is closed if there are too many."""
+        while len(self._due) >= self._most:
+            self._drop(next(iter(self._due)))
+        self._due[caller] = self._loop.time() + PENDING_S
+        self._loop.add_reader(caller, self._look, caller)
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(PENDING_S, self._expire)
+
+    def _release(self, caller: socket.socket) -> None:
+        if self._due.pop(caller, None) is not None:
+            self._loop.remove_reader(caller)
+
+    def _drop(self, caller: socket.socket) -> None:
+        self._release(caller)
+        caller.close()
 
     def _expire(self) -> None:
-        due_s = self._admission.expire(self._loop.time())
-        self._sweep = None if due_s is None else self._loop.call_later(due_s, self._expire)
+        """Close the connections that have been silent for too long."""
+        now, self._sweep = self._loop.time(), None
+        for caller, due in list(self._due.items()):
+            if due > now:
+                self._sweep = self._loop.call_at(due, self._expire)
+                return
+            self._drop(caller)
 
     def _look(self, caller: socket.socket) -> bool:
         """Have a connection judged. Return False if it has said nothing yet."""
-        words = first_words(caller, self._n_bytes)
-        if words is None:
+        try:
+            words = caller.recv(self._n_bytes, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
             return False
+        except OSError:
+            words = b""
         if not words:
-            self._admission.drop(caller)
+            self._drop(caller)
             return True
-        if caller in self._admission:
-            self._loop.remove_reader(caller)
-            self._admission.release(caller)
+        self._release(caller)
         self._judge(caller, words)
         return True
 
 
 class ThreadFront:
-    """The admission of one listening socket, on one thread.
+    """A `Front` on a loop of its own in a thread, for a server without one; the judge is called in that thread.
 
     Args:
         listener: Bound. It belongs to the front from here on.
-        judge: Called with each connection and its first bytes. The connection is the judge's from here on.
+        judge: As of `Front`.
         n_bytes: Bytes that are looked at.
         name: Of the thread.
     """
@@ -224,48 +146,21 @@ class ThreadFront:
     def __init__(
         self, listener: socket.socket, judge: Callable[[socket.socket, bytes], None], n_bytes: int, name: str
     ) -> None:
-        self._judge = judge
-        self._n_bytes = n_bytes
-        self._closed = False
-        self._selector = selectors.DefaultSelector()
-        self._admission = Admission(listener, self._selector.unregister)
-        self._selector.register(listener, selectors.EVENT_READ, self._accept)
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._loop = asyncio.new_event_loop()
+        self._over = asyncio.Event()
+
+        async def serve() -> None:
+            front = Front(listener, judge, n_bytes=n_bytes)
+            await self._over.wait()
+            front.close()
+
+        def run() -> None:
+            self._loop.run_until_complete(serve())
+            self._loop.close()
+
+        threading.Thread(target=run, name=name, daemon=True).start()
 
     def close(self) -> None:
         """Accept nothing more. The thread closes what is open."""
-        self._closed = True
-        with contextlib.suppress(OSError):
-            self._admission.listener.shutdown(socket.SHUT_RDWR)
-
-    def _run(self) -> None:
-        wait_s: float | None = None
-        while not self._closed:
-            for key, _ in self._selector.select(wait_s):
-                key.data()
-            wait_s = self._admission.expire(time.monotonic())
-        self._admission.close()
-        self._selector.close()
-
-    def _accept(self) -> None:
-        callers, must_rest = self._admission.accept()
-        for caller in callers:
-            if not self._look(caller):
-                self._admission.keep(caller, time.monotonic())
-                self._selector.register(caller, selectors.EVENT_READ, functools.partial(self._look, caller))
-        if must_rest:
-            time.sleep(REST_S)
-
-    def _look(self, caller: socket.socket) -> bool:
-        """Have a connection judged. Return False if it has said nothing yet."""
-        words = first_words(caller, self._n_bytes)
-        if words is None:
-            return False
-        if not words:
-            self._admission.drop(caller)
-            return True
-        if caller in self._admission:
-            self._selector.unregister(caller)
-            self._admission.release(caller)
-        self._judge(caller, words)
-        return True
+        with contextlib.suppress(RuntimeError):  # closed already
+            self._loop.call_soon_threadsafe(self._over.set)

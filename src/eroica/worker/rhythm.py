@@ -18,6 +18,8 @@ from eroica.wire.beat import ANNOUNCED, BACKWARD, BATCHES, EXCHANGES, NO_SOURCE,
 
 _FED = 1
 _LONGEST_IRREGULAR = 65_536
+#: Identical sequences that fix the pattern (M of the paper), and optimizer steps without an iteration that end it (K).
+_REPEATS, _RELEARN_EVENTS = 10, 200
 
 
 Completed = tuple[int, int, int]
@@ -47,22 +49,18 @@ class Rhythm:
     """Learns what one iteration looks like and says when one is completed.
 
     Args:
-        repeats: Identical sequences that fix the pattern (M of the paper).
-        relearn_events: Optimizer steps without a matched iteration after which the pattern is given up (K).
         most: Events that are kept while no pattern is known; then there is none. 0 = no limit.
 
     Attributes:
         lost: No pattern was found within `most` events, and none is looked for any more.
     """
 
-    def __init__(self, repeats: int = 10, relearn_events: int = 200, most: int = 0) -> None:
+    def __init__(self, most: int = 0) -> None:
         self.iteration = 0
         self.lost = False
         self._most = most
         self.relearned = 0
         self.explicit = False
-        self._repeats = repeats
-        self._relearn_events = relearn_events
         self._fed = 0
         self._end_ns = 0  # of the last iteration; before the first one, its start
         # the pattern: tokens of one iteration, the optimizer that ends it and how often it steps in it
@@ -174,7 +172,7 @@ class Rhythm:
         if self._in_step_again():
             self._settle(0)
             return done
-        if len(self._stretch) > max(self._relearn_events, 2 * len(self._cycle)):
+        if len(self._stretch) > max(_RELEARN_EVENTS, 2 * len(self._cycle)):
             self._cycle = None
         return done + self._learn()
 
@@ -207,17 +205,17 @@ class Rhythm:
         count = len(self._stretch)
         if count % max(1, count >> 6):  # rarer the longer it takes
             return ()
-        period = find_period(self._stretch, self._repeats)
+        period = find_period(self._stretch, _REPEATS)
         if period is not None:
             return self._adopt(self._stretch[-period:], ~0)
-        if self._cycle is not None or count < self._relearn_events:
+        if self._cycle is not None or count < _RELEARN_EVENTS:
             return ()
         optimizers = [token & ~_FED for token in self._stretch]
-        period = find_period(optimizers, self._repeats)
+        period = find_period(optimizers, _REPEATS)
         if period is not None:
             return self._adopt(optimizers[-period:], ~_FED)
         distinct = len(set(optimizers))
-        if count >= min(4 * self._repeats * distinct, _LONGEST_IRREGULAR):
+        if count >= min(4 * _REPEATS * distinct, _LONGEST_IRREGULAR):
             return self._adopt([max(optimizers)], ~_FED)
         return ()
 

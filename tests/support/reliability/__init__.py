@@ -1,6 +1,6 @@
 """Never in the way, put to the test: a training that says everything it computes, with Eroica disturbed and without it.
 
-`tests/reliability` runs some of it, `benchmarks/reliability.py` everything.
+`tests/reliability` runs this, `benchmarks/reliability.py` more.
 """
 
 from support.reliability.comparison import Outcome, differences

@@ -16,7 +16,7 @@ from support.reliability.trial import Reference, Trial, attempt
 _ENOUGH_STEPS = 60
 
 
-def _until_enough(reference: Reference) -> None:
+def until_enough(reference: Reference) -> None:
     reference.await_steps(_ENOUGH_STEPS)
 
 
@@ -82,55 +82,25 @@ def _until_its_end(reference: Reference) -> None:
     reference.process.wait()
 
 
-def _profile_at_once(reference: Reference) -> None:
-    (reference.directory / "profile").touch()
-    reference.process.wait()
-
-
-def _terminate_all(reference: Reference) -> str:
+def terminate_all(reference: Reference) -> str:
     reference.await_steps(_ENOUGH_STEPS)
     reference.signal_all(signal.SIGTERM)
     return ""
 
 
 DISTURBANCES: tuple[Disturbance, ...] = (
-    Disturbance("nothing", "nothing at all; windows", acts.one_window),
     Disturbance("agent-killed", "SIGKILL to the agent inside a window", acts.kill_agent),
-    Disturbance("collector-killed-at-start", "SIGKILL to the collector once it is there", acts.kill_collector_first),
     Disturbance("collector-killed-in-window", "SIGKILL to the collector inside a window", acts.kill_collector),
-    Disturbance("collector-killed-at-end", "SIGKILL to the collector when the training ends", acts.kill_collector_last),
-    Disturbance("both-killed-for-good", "SIGKILL to agent and collector each time that they come back", acts.kill_all),
     Disturbance("both-stopped", "SIGSTOP to agent and collector inside a window", acts.stop_both),
     Disturbance("disk-full", "run and scratch directory on a file system that fills up before the first window",
                 acts.fill_disk, prepare=acts.small_disk, root=True),
-    Disturbance("memory-full", "runtime directory on a file system that is full from the start",
-                acts.unregistered, prepare=acts.full_memory, root=True),
-    Disturbance("scratch-unwritable", "the scratch directory cannot be made: a file is in its place",
-                acts.window_fails, prepare=acts.scratch_in_the_way),
-    Disturbance("no-py-spy", "py-spy not installed", acts.a_window, prepare=acts.without_py_spy),
-    Disturbance("files-removed", "beat file, FIFO, lock, runtime and scratch directory removed inside a window",
-                acts.remove_runtime),
-    Disturbance("memory-truncated", "beat file and shared memory cut to nothing, through every path there is",
-                acts.truncate),
-    Disturbance("garbage", "random bytes in the FIFO and garbage and 3 MB messages on the collector's port",
-                acts.garbage),
-    Disturbance("hostile-files", "all of the last three, one after the other, while windows are opened", acts.hostile),
-    Disturbance("profiler-first", "the training profiles itself from its first step on",
-                acts.user_profiles_first, options=("--profile-when", "{}", "--profiled-steps", "400")),
-    Disturbance("profiler-in-window", "the training starts a profiler of its own inside a window",
-                acts.user_profiles, options=("--profile-when", "{}/profile"), alike=_profile_at_once),
-    Disturbance("exit", "the training ends by os._exit(7) inside a window", acts.in_window,
-                options=("--finish", "exit"), alike=_until_enough),
+    Disturbance("hostile-files", "files removed, files cut and garbage, one after the other, in windows", acts.hostile),
     Disturbance("exception", "the training ends by an exception inside a window", acts.in_window,
-                options=("--finish", "raise"), alike=_until_enough),
+                options=("--finish", "raise"), alike=until_enough),
     Disturbance("sigterm-job", "SIGTERM to every process of the job inside a window", acts.terminate_all,
-                alike=_terminate_all),
-    Disturbance("sigterm-run", "SIGTERM to `eroica run` alone (without Eroica: to the training)", acts.terminate_run,
-                alike=_terminate_all),
+                alike=terminate_all),
     Disturbance("elastic-restart", "a worker exits with status 1 and torchrun starts both anew", acts.new_generation,
                 ranks=2, options=("--fails-once", "--steps", "300"), settings=("baseline_window=false",),
                 exact_err=False),
-    Disturbance("worker-killed", "SIGKILL to one of two workers inside a window", acts.kill_worker, ranks=2,
-                alike=acts.kill_a_rank, exact_err=False),
     Disturbance("guard", "Eroica's own code in the worker raises", acts.guard_holds, options=("--sabotage",)),
 )  # fmt: skip
