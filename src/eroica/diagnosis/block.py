@@ -39,7 +39,7 @@ MANY_MORE_CALLS = 1.5
 
 
 class Culprit(msgspec.Struct, frozen=True, kw_only=True):
-    """The taker of something that a block's workers lack.
+    """The process, setting, thread, link or stage that makes the workers of a block slow.
 
     Attributes:
         kind: A process beside the job, a setting, the job's own helper processes, a thread with the interpreter lock,

@@ -1,6 +1,6 @@
 """The word of the verdict, its sentence and its notes: slow, healthy, or undetermined and what is missing.
 
-What may be the time of workers that did not report is nobody else's.
+If all wait for workers that did not report, nobody who did is accused of that time: the verdict is undetermined.
 """
 
 from __future__ import annotations

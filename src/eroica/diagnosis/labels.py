@@ -79,6 +79,11 @@ LABELS: tuple[Label, ...] = (
 )
 
 
-def label_of(block: Block, is_steady: bool) -> str:
-    """Return the cause that a block is called by; "" if it is no fault."""
-    return next(label.cause for label in LABELS if label.holds(block, is_steady))
+def label_of(block: Block, is_trusted: bool) -> str:
+    """Return the cause that a block is called by; "" if it is no fault.
+
+    Args:
+        block: With its facts.
+        is_trusted: A device ran the operators, or the job got slower: only then a small excess over peers is a fault.
+    """
+    return next(label.cause for label in LABELS if label.holds(block, is_trusted))

@@ -148,7 +148,10 @@ def _named(view: View, block: Block) -> Cause | None:
 
 
 def _by_caller(block: Block) -> Block:
-    """Return more work of all workers as a block of the function that calls it, if that is new."""
+    """Name the user's function that calls the operators, or the launches, of a block.
+
+    A block whose operators only run more often becomes one of Python, if the function hardly called them before.
+    """
     caller = block.facts.caller
     if caller is None or block.cell not in ("operators", "launches"):
         return block

@@ -231,7 +231,9 @@ def how_found(span: Span) -> str:
 
 
 def temper(verdict: Verdict, span: Span) -> Verdict:
-    """The verdict with what it rests on in its sentence; no "healthy" where that is damaged.
+    """Say in a recording's verdict what it rests on, and make it undetermined where that is too little.
+
+    Without iterations, or with kernels lost, "slow" is; "healthy" is where the recording is damaged or incomplete.
 
     Args:
         verdict: As the chain gave it.

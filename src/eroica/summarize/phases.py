@@ -212,7 +212,7 @@ def _forward_by_position(time: Times, others: tuple[Times, ...], backward: Times
 
 
 def stack_phase(stack: tuple[str, ...]) -> Phase:
-    """Phase of a sampled stack, outermost frame first."""
+    """Return the phase of a sampled stack, outermost frame first: "input" below a loader's `__next__`, and so on."""
     outside: Phase = "other"
     for frame in stack:
         function, file = split_frame(frame)

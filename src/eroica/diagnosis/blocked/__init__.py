@@ -28,7 +28,7 @@ from eroica.diagnosis.blocked.collectives import (
     find_unrecorded,
     find_unseen,
 )
-from eroica.diagnosis.blocked.conclusion import build_findings, choose_word, complete_notes, find_queues, summarize
+from eroica.diagnosis.blocked.conclusion import build_findings, choose_word, complete_notes, find_waiters, summarize
 from eroica.diagnosis.blocked.culprits import find_blocked_code, find_dead, find_lock_holders, find_stopped
 from eroica.diagnosis.blocked.meetings import find_meetings
 from eroica.diagnosis.blocked.recorded import find_absent, find_facing, find_stalled, find_without_dump
@@ -62,15 +62,15 @@ def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdi
         return None
     waiting = find_waiting(find_meetings(scene))
     origins = find_origins(scene, waiting, settings)
-    queues = find_queues(scene, waiting, origins)
-    findings = build_findings(scene, waiting, origins, queues)
+    waiters = find_waiters(scene, waiting, origins)
+    findings = build_findings(scene, waiting, origins, waiters)
     word = choose_word(scene, findings)
     baseline_s = blockage.baseline_iteration_s
     return Verdict(
         eroica_version=__version__,
         job=job,
         verdict=word,
-        summary=summarize(scene, word, origins, queues),
+        summary=summarize(scene, word, origins, waiters),
         window=_window(scene, blockage.reason),
         iteration=IterationTimes(baseline_ms=round(1e3 * baseline_s, 3) if baseline_s else None),
         coverage=Coverage(

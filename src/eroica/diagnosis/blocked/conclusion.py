@@ -27,7 +27,7 @@ def choose_word(scene: Scene, findings: Sequence[Finding]) -> VerdictWord:
     return "blocked" if known else "undetermined"
 
 
-def summarize(scene: Scene, word: VerdictWord, origins: Sequence[Origin], queues: Sequence[Finding]) -> str:
+def summarize(scene: Scene, word: VerdictWord, origins: Sequence[Origin], waiters: Sequence[Finding]) -> str:
     """Summarize in one sentence where the origin sits, and how many workers have waited for it, how long."""
     if not origins and scene.from_dumps:
         return "When the dumps were written, nobody waited for anybody in a collective, as far as they tell."
@@ -36,7 +36,7 @@ def summarize(scene: Scene, word: VerdictWord, origins: Sequence[Origin], queues
     unknown = "Too little to tell: " if scene.from_dumps else "The job stands still: "
     head = "Blocked: " if word == "blocked" else unknown
     clause = origins[0].clause
-    return "; ".join([head + clause + _others(origins), *_waiting(scene, word, origins, queues)]) + "."
+    return "; ".join([head + clause + _others(origins), *_waiting(scene, word, origins, waiters)]) + "."
 
 
 def _others(origins: Sequence[Origin]) -> str:
@@ -48,10 +48,10 @@ def _others(origins: Sequence[Origin]) -> str:
     return f" ({len(origins) - 1} more cause{'s' if len(origins) > 2 else ''}, on {name_workers(ranks)})"
 
 
-def _waiting(scene: Scene, word: VerdictWord, origins: Sequence[Origin], queues: Sequence[Finding]) -> Iterator[str]:
+def _waiting(scene: Scene, word: VerdictWord, origins: Sequence[Origin], waiters: Sequence[Finding]) -> Iterator[str]:
     """End the sentence: how many others wait, in which collective, how long."""
     named = {rank for origin in origins for rank in origin.ranks}
-    ranks = sorted({rank for queue in queues for rank in queue.workers} - named)
+    ranks = sorted({rank for group in waiters for rank in group.workers} - named)
     if ranks and scene.from_dumps:
         whom = f" for {_whom(origins)}" if word == "blocked" else ""
         yield f"{len(ranks)} other worker{'s wait' if len(ranks) > 1 else ' waits'}{whom}"
@@ -62,7 +62,7 @@ def _waiting(scene: Scene, word: VerdictWord, origins: Sequence[Origin], queues:
         if origins[0].cause in ("desynchronized-collective", "slow-link", "unknown"):
             yield f"{many} for {longest:.0f} s"
         else:
-            yield f"{many} for {whom} in {queues[0].function.name} for {longest:.0f} s"
+            yield f"{many} for {whom} in {waiters[0].function.name} for {longest:.0f} s"
     elif scene.members and not scene.from_dumps:
         yield f"nothing has moved for {max(member.now.silent_s for member in scene.members.values()):.0f} s"
 
@@ -111,7 +111,7 @@ def _notes_on_dumps(scene: Scene) -> Iterator[str]:
 # --- build findings: origins as causes, workers that wait for them as symptoms, one per kind of collective ---
 
 
-def find_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> list[Finding]:
+def find_waiters(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> list[Finding]:
     """List the workers that wait, by the collective where a member is missing, if known; named causes are left out."""
     named = {rank for origin in origins for rank in origin.ranks}
     meetings = waiting.meetings
@@ -130,10 +130,10 @@ def find_queues(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> li
             by_pair[operation_of(meetings.pairs[rank])].append(rank)
         elif scene.members[rank].seat == "communication":
             guesses[clean(scene.members[rank].site.inside, 80) or "a collective"].append(rank)
-    queues = [_in_meetings(scene, waiting, name, found) for (name, _), found in sorted(by_kind.items())]
-    queues += [_in_pairs(scene, waiting, name, ranks) for name, ranks in sorted(by_pair.items())]
-    queues += [_guess(scene, name, ranks) for name, ranks in sorted(guesses.items())]
-    return sorted(queues, key=lambda queue: (-len(queue.workers), queue.function.name, queue.workers))[:MOST_TOLD]
+    waiters = [_in_meetings(scene, waiting, name, found) for (name, _), found in sorted(by_kind.items())]
+    waiters += [_in_pairs(scene, waiting, name, ranks) for name, ranks in sorted(by_pair.items())]
+    waiters += [_guess(scene, name, ranks) for name, ranks in sorted(guesses.items())]
+    return sorted(waiters, key=lambda group: (-len(group.workers), group.function.name, group.workers))[:MOST_TOLD]
 
 
 def _queue(scene: Scene, name: str, ranks: Sequence[int], evidence: Sequence[str], confidence: float = 0.9) -> Finding:
@@ -177,11 +177,11 @@ def _guess(scene: Scene, name: str, ranks: Sequence[int]) -> Finding:
 
 
 def build_findings(
-    scene: Scene, waiting: Waiting, origins: Sequence[Origin], queues: Sequence[Finding]
+    scene: Scene, waiting: Waiting, origins: Sequence[Origin], waiters: Sequence[Finding]
 ) -> list[Finding]:
     """Build the findings: causes first, then symptoms, each under every cause that one of its workers waits for."""
     causes = list(origins[:MOST_TOLD])
-    numbered = list(enumerate(queues, len(causes) + 1))
+    numbered = list(enumerate(waiters, len(causes) + 1))
     known = {*waiting.meetings.of, *waiting.meetings.peers}  # of others stacks show only that they communicate
     named: dict[int, str] = {}
     findings = []

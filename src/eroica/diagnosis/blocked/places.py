@@ -73,9 +73,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: In a collective or its wait, in backward, in a wait for the device, at the process's end, in other code.
         wait: Kind of thing that the thread waits for, "" if it is not seen to wait.
-        own: The user's innermost frame; the leaf where there is none; None without a stack.
+        own: The user's innermost frame, else the innermost one; None without a stack.
         inside: The library function in which it stands below that frame, "" if none.
-        file: File of `own`.
         stack: Frames, outermost first, bounded in number and length.
         has_own: `own` is the user's.
     """
