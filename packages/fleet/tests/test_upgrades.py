@@ -61,6 +61,11 @@ try:
 except ImportError:  # the release before keeps it elsewhere
     import eroica.summarize.series
     sys.modules["eroica.model.series"] = eroica.summarize.series
+try:
+    from eroica.agent.home import CollectorLink
+except ImportError:
+    import eroica.agent.home, eroica.agent.link
+    eroica.agent.home.CollectorLink = eroica.agent.link.CollectorLink
 from support.emulated_jobs import EmulatedJob
 environ = dict(line.split("=", 1) for line in sys.stdin.read().split("\\0"))
 job = EmulatedJob(Path(sys.argv[1]), "mixed", environ, 4.0, random.Random(1))
@@ -70,9 +75,18 @@ assert job.spoken == {int(sys.argv[2])}, job.spoken
 """
 
 
+SPOKEN = """
+try:
+    from eroica.wire.messages import PROTOCOL
+except ImportError:  # as above
+    from eroica.wire.version import PROTOCOL
+print(PROTOCOL)
+"""
+
+
 def spoken_by(installed: str) -> int:
     """Version of the talk of agents and collector in another Eroica."""
-    asked = [sys.executable, "-c", "from eroica.wire.messages import PROTOCOL; print(PROTOCOL)"]
+    asked = [sys.executable, "-c", SPOKEN]
     environ = {**os.environ, "PYTHONPATH": installed}
     return int(subprocess.run(asked, env=environ, capture_output=True, check=True).stdout)
 
