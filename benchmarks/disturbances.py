@@ -1,4 +1,4 @@
-"""What else is done to Eroica, or by the user's code, while a training runs: only the benchmark tries all of it."""
+"""Acts of others on Eroica, and of the user's code, while a training runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def without_py_spy(directory: Path) -> acts.Preparation:
 
 
 def one_window(trial: Trial) -> str:
-    """Nothing but two windows: the first is Eroica's own wish."""
+    """Only two windows open; Eroica opens the first by itself."""
     acts.a_window(trial)
     return window_by_hand(trial)
 
@@ -70,7 +70,7 @@ def window_by_hand(trial: Trial) -> str:
 
 
 def kill_collector_last(trial: Trial) -> str:
-    """When the training has been told to end."""
+    """Act when the training has been told to end."""
     trial.await_watched()
     trial.end_file.touch()
     os.kill(trial.helper("collector"), signal.SIGKILL)
@@ -78,7 +78,7 @@ def kill_collector_last(trial: Trial) -> str:
 
 
 def kill_all(trial: Trial) -> str:
-    """As often as they come back."""
+    """Kill agent and collector, each time that they come back."""
     trial.await_window()
     killed, end = set[int](), time.monotonic() + LEFT_ALONE_S
     quiet_since = time.monotonic()
@@ -135,14 +135,14 @@ def garbage(trial: Trial) -> str:
 
 
 def user_profiles_first(trial: Trial) -> str:
-    """Long before any window."""
+    """Act long before any window."""
     trial.await_true(lambda: "another profiler" in str(trial.status()), "a note")
     trial.await_steps(420)
     return "the window was given up: another profiler is active"
 
 
 def user_profiles(trial: Trial) -> str:
-    """Exactly when ours does."""
+    """The user's code profiles in the same iterations as a window."""
     trial.await_window()
     (trial.directory / "profile").touch()
     trial.await_true(lambda: "another profiler" in str(trial.status()), "a note")
@@ -151,7 +151,7 @@ def user_profiles(trial: Trial) -> str:
 
 
 def terminate_run(trial: Trial) -> str:
-    """As a supervisor does, which knows the process that it started; the signal may wait until the window is saved."""
+    """Send SIGTERM to `eroica run` itself. The signal may wait until the window is saved."""
     trial.await_window()
     trial.process.send_signal(signal.SIGTERM)
     trial.await_true(lambda: trial.process.poll() is not None, "its end")
@@ -159,7 +159,7 @@ def terminate_run(trial: Trial) -> str:
 
 
 def kill_worker(trial: Trial) -> str:
-    """The one whose window is open."""
+    """Kill the worker whose window is open."""
     os.kill(trial.await_window(), signal.SIGKILL)
     return ""
 

@@ -38,7 +38,7 @@ from support.faults.rehearsal import Rehearsal
 from support.hosts import Hosts, available
 from support.node_jobs import SETTINGS, end_job, start_job, wait_for_status
 
-#: Two faults at once, each to be told with a gain of its own: which, and how far from the asked worker each one's is.
+#: Mixtures: two faults each, and by how many ranks the worker of each is after the one that was asked for.
 MIXED: dict[str, tuple[tuple[str, int], ...]] = {
     "loader-and-compute": (("slow-loader", 0), ("slow-compute", 1)),
     "checkpoint-and-quota": (("blocking-checkpoint", 0), ("cpu-quota", 0)),
@@ -48,7 +48,7 @@ MIXED: dict[str, tuple[tuple[str, int], ...]] = {
     "collections-and-loader": (("gc-pause", 0), ("slow-loader", 0)),
     "stage-and-compute": (("heavy-stage", 0), ("slow-compute", 0)),
 }
-#: A told gain of one of several faults is right within this factor of what the fault costs, or within so much of it.
+#: A told gain is right within this factor of what the fault costs, or within this share of the iteration.
 GAIN_FACTOR = 2.0
 GAIN_APART = 0.05
 WORKERS = 4
@@ -92,7 +92,7 @@ JOBS = {
 
 
 def mixed_parts(name: str, worker: int, workers: int) -> tuple[tuple[str, int], ...]:
-    """The faults of a mixture, each with the worker that has it; of one that only a certain worker can have, that one.
+    """Return the faults of a mixture, each with the worker that has it. Some faults only one certain worker can have.
 
     Args:
         name: A key of `MIXED`.
@@ -139,7 +139,7 @@ def strange_causes(verdict: Verdict, name: str, worker: int) -> tuple[str, ...]:
 
 
 def tells(found: Finding, fault: str, worker: int) -> bool:
-    """Whether a cause is that of a fault, on the right workers and in the right file.
+    """Return whether a cause tells a fault: its slug, its workers and its file.
 
     Args:
         found: A finding that is a cause.

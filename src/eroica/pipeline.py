@@ -57,7 +57,7 @@ def analyze(  # noqa: PLR0913 - all that a verdict rests on
         settings: All tunables.
         left_out: Workers that handed over what cannot be compared; the notes say why.
         doubted: Patterns of a baseline window of which it is not sure that the job was healthy in it. Compared with
-            where there is no `baseline` and nothing is found without: only for a cause, or for more in each iteration.
+            where there is no `baseline` and nothing is found without, and only for a cause.
 
     Returns:
         The verdict; "undetermined" where the patterns say too little. Equal input gives an equal verdict on any
