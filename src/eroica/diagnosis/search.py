@@ -55,8 +55,6 @@ Places = NDArray[np.intp]
 _RATIO_OF_OPERATORS, _RATIO_ON_DEVICE = 0.3, 0.1
 #: Prefetching loaders stall in bursts, so their excess is jumpy: standard errors that are enough.
 _STRENGTH_OF_INPUT = 2.0
-#: Input may take this share of an iteration on the training thread of a job without an accelerator.
-_INPUT_ON_CPU = 0.25
 #: A deeper cell stands for the one around it if it gains this share of it.
 HOLDS = 0.9
 #: Few iterations show no rhythm, and on cores no turns. Devices are steady: so many are enough.
@@ -108,7 +106,8 @@ def _in_cells(view: View, cells: _Cells) -> Iterator[Block]:
     for cell in ("input", "collections", "memory", "operators", "launches"):
         rows, limit, strength, ratio = cells[cell], None, SURE, LEAST_RATIO
         if cell == "input":
-            limit, strength = _limit_of_input(view), _STRENGTH_OF_INPUT
+            limit = view.settings.expected_python if view.fleet.has_accelerator else None
+            strength = _STRENGTH_OF_INPUT
         elif cell == "memory" and view.fleet.has_accelerator:
             limit = view.settings.expected_memory
         elif cell == "launches":
@@ -124,16 +123,6 @@ def _in_cells(view: View, cells: _Cells) -> Iterator[Block]:
             block = _block(view, cell, rows, joined)
             if block is not None:
                 yield block
-
-
-def _limit_of_input(view: View) -> float | None:
-    """Return the share of the iteration that input may take; None where the job's own past tells better."""
-    if view.fleet.has_accelerator:
-        return view.settings.expected_python
-    past = view.suspects.baseline
-    if past is None or view.context.window.purpose in ("expected", "early"):
-        return _INPUT_ON_CPU
-    return None if view.iteration_us >= past.mean_iteration_us * (1 + view.settings.min_gain) else _INPUT_ON_CPU
 
 
 def _block(view: View, cell: Cell, rows: Sequence[int], late: Block) -> Block | None:

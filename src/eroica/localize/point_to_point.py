@@ -198,6 +198,8 @@ def _transfers(shorter_PK: Floats, size_PK: NDArray[np.int64]) -> Floats:
         shorter_PK: The shorter duration of the two sides.
         size_PK: How much was sent.
     """
+    if (size_PK == size_PK[:, :1]).all():
+        return np.minimum(shorter_PK, np.quantile(shorter_PK, _QUICKEST, axis=1, keepdims=True))
     found_PK = shorter_PK.copy()
     for own_K, size_K in zip(found_PK, size_PK, strict=True):
         for size in np.unique(size_K):
