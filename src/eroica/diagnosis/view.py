@@ -161,8 +161,16 @@ class View:
 
     @cached_property
     def deficit_us(self) -> Floats:
-        """Time by which each worker waits less than the median of its role's others; 0 without any. float64 [W]."""
-        return np.asarray(np.nan_to_num(self.fleet.usual(self.wait_us) - self.wait_us))
+        """Time by which each worker waits less than the median of its role's others; 0 without any. float64 [W].
+
+        In a job that got slower, it also counts by how much less a worker's waiting has risen: a server that waits as
+        long for its clients as these wait for it is late, too.
+        """
+        less_W = np.nan_to_num(self.fleet.usual(self.wait_us) - self.wait_us)
+        if not self.is_slow:
+            return np.asarray(less_W)
+        rise_W = np.nan_to_num(self.wait_rise_us)
+        return np.fmax(less_W, np.nan_to_num(self.fleet.usual(rise_W) - rise_W))
 
     @cached_property
     def wait_rise_us(self) -> Floats:
