@@ -142,7 +142,10 @@ def _crowd(view: View, past: Fleet, kind: _Kind, lost_us: float) -> Block | None
         enough &= queued_us + carried_us >= _LEAST_QUEUED * lost_us
         enough &= float(sampled_W[here].sum()) >= _LEAST_SAMPLED * taken_us
         if enough:
-            crowd += here
+            cores_H = [listed_cores(fleet.patterns[at].setup.get("affinity", "")) for at in here]
+            is_apart = all(cores_H) and sum(map(len, cores_H)) == len(frozenset().union(*cores_H))
+            least_us = HALF * float(np.nan_to_num(queued_W[here]).max()) if is_apart else -np.inf
+            crowd += [at for at in here if np.nan_to_num(queued_W[at]) >= least_us]
     return _block(view, kind, sorted(crowd), lost_us, taken_W, queued_W) if crowd else None
 
 
