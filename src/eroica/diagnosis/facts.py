@@ -74,11 +74,11 @@ def _planned(view: View, block: Block) -> tuple[Growth, ...]:
 
 
 def _tensors(view: View) -> tuple[Growth, ...]:
-    """Return the growth of tensors that operators show on most workers, where no loader tells the sizes of batches.
+    """Return the growth of tensors that operators show on half of the workers, where no loader tells the sizes of batches.
 
     It explains a function of the user's. Whether operators themselves compute more, or more slowly, is not known.
     """
-    if any(one.what == "samples" for one in view.growths) or 2 * view.larger_than_before.sum() <= view.workers:
+    if any(one.what == "samples" for one in view.growths) or 2 * view.larger_than_before.sum() < view.workers:
         return ()
     return (Growth(what="tensors", before=1.0, now=float(np.nanmedian(view.speed_change.factor))),)
 
