@@ -195,7 +195,7 @@ def run(name: str, seed: int, directory: Path) -> dict[str, Any]:
     verdict, seen = case.verdict(), paces(case.log)
     calm = job.onset // LOG_EVERY
     healthy_ms = healthy_ms or median(seen[1:calm])
-    gains = true_gains(healthy_ms, alone, median(seen[calm + 1 :]))
+    gains = true_gains(healthy_ms, alone, median(seen[calm + 1 :] or seen[calm:]))
     told = dict.fromkeys(alone, False) if verdict is None else judge_mixed(verdict, name, worker, gains)
     strange = () if verdict is None else strange_causes(verdict, name, worker)
     return {
