@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import os
+import subprocess
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -162,6 +163,22 @@ class Repository:
             with contextlib.suppress(OSError):  # a cache that cannot be written costs time, nothing else
                 write_whole(place, msgspec.msgpack.encode((_CACHE_FORMAT, cache)))
         return result
+
+
+def run_git(repository: Repository, *arguments: str) -> str:
+    """Run git on this repository, without variables that name another one, and return what it prints."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    env["GIT_LFS_SKIP_SMUDGE"] = "1"
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=repository.root, env=env, capture_output=True, check=True,
+            encoding="utf-8", errors="replace",
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise RepositoryError("the command `git` is needed for this and is not installed") from error
+    except subprocess.CalledProcessError as error:
+        raise RepositoryError(f"git {' '.join(arguments)} failed: {error.stderr.strip()}") from error
+    return done.stdout
 
 
 def follow_renames(commits: list[Commit]) -> list[Commit]:

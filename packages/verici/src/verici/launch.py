@@ -15,7 +15,7 @@ from verici.check import Report, check, state_of
 from verici.errors import BadInput
 from verici.history import MOST_FILES, Files
 from verici.labels import read_text, table_of
-from verici.learn import LAUNCH_LEVELS, learn
+from verici.learner import LAUNCH_LEVELS, learn
 from verici.model import Commit, Constant, History
 from verici.store import Model
 from verici.tokens import MOST_BYTES, constants_of, decode

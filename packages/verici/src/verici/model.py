@@ -182,5 +182,10 @@ def holds(predicate: Predicate, values: Mapping[Key, str], files: Mapping[str, s
     return len(found) == len(keys) and _RELATIONS[kind](predicate, found)
 
 
+def breaks(constraint: Constraint, values: Mapping[Key, str], files: Mapping[str, str] | set[str]) -> bool:
+    """Return True if a state meets all conditions of a constraint, so that its build is predicted to fail."""
+    return all(holds(one.predicate, values, files) == one.holds for one in constraint.conditions)
+
+
 #: A `has` predicate looks at this many constants with the same context in one file.
 HAS_AT_MOST = 64
