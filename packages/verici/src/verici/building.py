@@ -134,11 +134,10 @@ def remove_leftovers(repository: Repository) -> None:
 
 
 def _is_alive(note: Path) -> bool:
-    try:
+    with contextlib.suppress(OSError, ValueError):
         os.kill(int(note.read_text()), 0)
-    except (OSError, ValueError):
-        return False
-    return True
+        return True
+    return False
 
 
 @contextlib.contextmanager

@@ -294,17 +294,16 @@ def history(html: Path | None, **options: Any) -> None:
 def evaluate(as_json: bool, beside: str, **options: Any) -> None:
     """Measure predictions on the repository's own history, walk-forward, with baselines beside them."""
     read = _Read(options)
-    rows: Any
     if beside:
         from verici.beside import compare, table
 
         rows = compare(read.repository, _learned(read.model), [name.strip() for name in beside.split(",")])
         click.echo(msgspec.json.encode(rows).decode() if as_json else table(rows))
-        return
-    from verici.evaluate import evaluate, table_of
+    else:
+        from verici.evaluate import evaluate, table_of
 
-    rows = evaluate(read.history, read.failed)
-    click.echo(msgspec.json.encode(rows).decode() if as_json else table_of(rows))
+        scores = evaluate(read.history, read.failed)
+        click.echo(msgspec.json.encode(scores).decode() if as_json else table_of(scores))
 
 
 _preflight_model = click.option("--model", type=_PATH, default=Path("preflight.json"), show_default=True)

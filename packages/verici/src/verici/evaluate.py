@@ -155,8 +155,7 @@ def evaluate(history: History, failed: Mapping[str, bool]) -> list[Score]:
 
 def table_of(scores: Sequence[Score]) -> str:
     """Return the scores as a table."""
-    head = f"{'':50} accuracy precision recall   F1  PR-AUC  first  alarms  named (chance) keywords"
-    lines = [head]
+    lines = [f"{'':50} accuracy precision recall   F1  PR-AUC  first  alarms  named (chance) keywords"]
     for one in scores:
         accuracy, precision, recall, f1 = one.rates
         rates = f"{accuracy:8.3f} {precision:9.3f} {recall:6.3f} {f1:5.3f} {one.pr_auc:6.3f}"

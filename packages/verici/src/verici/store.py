@@ -69,8 +69,6 @@ def load_model(path: Path) -> Model | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
     try:
         model = msgspec.json.decode(data, type=Model)
     except msgspec.DecodeError as error:

@@ -91,8 +91,7 @@ def _together(truth: NDArray[np.float32], failed_N: NDArray[np.bool_], edges: Se
     steps = truth[after] - truth[before]
     turns = failed_N[after].astype(np.float32) - failed_N[before].astype(np.float32)
     both = np.abs(turns @ steps)
-    result: Floats = (2 * both - np.abs(steps).sum(axis=0)).astype(np.float64)
-    return result
+    return np.asarray(2 * both - np.abs(steps).sum(axis=0), dtype=np.float64)
 
 
 class _Grower:
@@ -146,21 +145,18 @@ class _Grower:
     @staticmethod
     def _mix(n: NDArray[np.intp], k: NDArray[np.intp]) -> Floats:
         """Return half the Gini impurity of n results with k failures, times n."""
-        found: Floats = k * (n - k) / np.maximum(n, 1)
-        return found
+        return np.asarray(k * (n - k) / np.maximum(n, 1))
 
     def _code(self, n: NDArray[np.intp], k: NDArray[np.intp]) -> Floats:
         """Return the bits of n results with k failures, whose rate is not known (uniform prior)."""
-        found: Floats = np.log2(n + 1) + self.logs[n] - self.logs[k] - self.logs[n - k]
-        return found
+        return np.asarray(np.log2(n + 1) + self.logs[n] - self.logs[k] - self.logs[n - k])
 
 
 def _naming_bits(level_P: NDArray[np.int32]) -> Floats:
     """Return the bits that name each predicate: first its template, then which one of that template."""
     counts = np.bincount(level_P, minlength=1)
     templates = max(1, int((counts > 0).sum()))
-    result: Floats = np.log2(np.maximum(counts[level_P], 1)) + np.log2(templates)
-    return result
+    return np.asarray(np.log2(np.maximum(counts[level_P], 1)) + np.log2(templates))
 
 
 def leaf_of(node: Node, truth_P: NDArray[np.bool_]) -> tuple[Node, tuple[tuple[int, bool], ...]]:
