@@ -21,7 +21,7 @@ import shipped
 from planting import Planted, flip, natural_rules, walked_rules
 from verici.evaluate import majority, metadata, random_keys
 from verici.features import COARSE, PAIRS, VALUES
-from verici.learn import Builds, Forecast, Options, Teacher, choose, noise_of, prepare, walk_forward
+from verici.learner import Builds, Forecast, Options, Teacher, choose, noise_of, prepare, walk_forward
 from verici.model import History, Key
 
 RULES = {"bad version": 7, "threshold": 7, "mismatch": 6}

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from verici.errors import NotEnoughHistory
 from verici.explain import condition_words
 from verici.features import COARSE, PAIRS, PRODUCTS, VALUES, Candidates, candidates, summaries, values_of
 from verici.filter import train
@@ -58,6 +59,17 @@ class Builds(msgspec.Struct, frozen=True):
     failed_N: NDArray[np.bool_]
     edges: tuple[tuple[int, int], ...]
     summaries: dict[int, int]
+
+    def require_enough(self) -> None:
+        """Do nothing if these builds can teach something.
+
+        Raises:
+            NotEnoughHistory: There are too few builds, or too few failed ones.
+        """
+        count, failed = len(self.rows), int(self.failed_N[self.rows].sum())
+        if count < FEWEST_BUILDS or failed < FEWEST_FAILED:
+            need = f"at least {FEWEST_BUILDS} and {FEWEST_FAILED} are needed"
+            raise NotEnoughHistory(f"{count} labelled builds or jobs, {failed} failed; {need}")
 
 
 def prepare(history: History, failed: Mapping[str, bool]) -> Builds:
@@ -223,12 +235,12 @@ def learn(
         files: Which files the history was read from; `check` reads the same ones.
         options: How to learn; None lets the past decide.
         levels: Templates of predicates, if the past decides.
+
+    Raises:
+        NotEnoughHistory: There are too few builds, or too few failed ones.
     """
     builds = prepare(history, failed)
-    count, bad = len(builds.rows), int(builds.failed_N[builds.rows].sum())
-    tip = history.commits[-1].id if history.commits else ""
-    if count < FEWEST_BUILDS or bad < FEWEST_FAILED:
-        return Model(FORMAT, tip, count, bad, "", 0, 0.0, files or Files(), (), False, notes=history.notes)
+    builds.require_enough()
     teacher = Teacher(builds)
     options = options or choose(teacher, levels=levels)
     root = teacher.tree(builds.rows, options)
@@ -236,10 +248,9 @@ def learn(
     found = teacher.candidates(options)
     failing = [(conditions_of(found, path), leaf) for leaf, path in leaves(root) if leaf.fails and path]
     constraints = tuple(_constraint(builds, conditions, leaf, labels) for conditions, leaf in failing)
-    return Model(
-        FORMAT, tip, count, bad, options.learner, bad - int(labels[builds.rows].sum()), round(noise_of(builds), 4),
-        files or Files(), constraints, filter=_past_messages(teacher, options), notes=history.notes,
-    )  # fmt: skip
+    count, bad = len(builds.rows), int(builds.failed_N[builds.rows].sum())
+    relabelled, weights = bad - int(labels[builds.rows].sum()), _past_messages(teacher, options)
+    return Model(FORMAT, count, bad, options.learner, relabelled, files or Files(), constraints, weights)
 
 
 def _constraint(builds: Builds, conditions: tuple[Condition, ...], leaf: Node, labels: NDArray[np.bool_]) -> Constraint:
