@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -19,7 +20,6 @@ from typing import Any
 import click
 
 from trainmover.errors import TrainmoverError, UsageError, WireError
-from trainmover.job_folder import check_folder, read_token, write_token
 from trainmover.orders import from_verdict
 from trainmover.state_machine import Timeouts
 from trainmover.wire import Message, bound, call
@@ -209,7 +209,7 @@ def _access(folder: Path, address: str | None) -> dict[str, str]:
     try:
         if not (token and address):
             check_folder(folder)
-        token = token or read_token(folder / "token")
+        token = token or (folder / "token").read_text().strip()
         address = address or json.loads((folder / "controller.json").read_text())["address"]
     except UsageError as error:
         raise click.ClickException(str(error)) from error
@@ -218,6 +218,21 @@ def _access(folder: Path, address: str | None) -> dict[str, str]:
             f"no job in {folder}: give --folder, or --join HOST:PORT and the token in TRAINMOVER_TOKEN"
         ) from error
     return {"TRAINMOVER_CONTROLLER": address, "TRAINMOVER_TOKEN": token}
+
+
+def check_folder(folder: Path) -> None:
+    """Check that nobody but the user could have put files into a job's folder.
+
+    Raises:
+        OSError: There is no such folder.
+        UsageError: Another user could have.
+    """
+    facts = folder.stat()
+    for owner in (folder.lstat().st_uid, facts.st_uid):
+        if owner != os.getuid():
+            raise UsageError(f"{folder} belongs to user {owner}: give --folder a folder of your own")
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UsageError(f"other users may write into {folder}: give --folder a folder of your own, or chmod go-w it")
 
 
 class ControllerProcess:
@@ -245,12 +260,14 @@ class ControllerProcess:
                 f"the controller cannot listen at {self._host}:{self._port}: {error.strerror}; give another --port "
                 "(0 takes any free one) or --host"
             ) from error
-        for stale in ("decisions.jsonl", "controller.json"):
+        for stale in ("decision.json", "controller.json", "token"):
             (self._folder / stale).unlink(missing_ok=True)
         for recording in self._folder.glob("*.recording"):
             recording.unlink()
         token = os.environ.get("TRAINMOVER_TOKEN") or secrets.token_hex(16)
-        write_token(self._folder / "token", token)
+        handle = os.open(self._folder / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(token)
         self.environment = {"TRAINMOVER_TOKEN": token}
         address = self._start()
         self._port = int(address.rsplit(":", 1)[1])
