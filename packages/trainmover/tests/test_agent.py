@@ -51,7 +51,7 @@ def member(step: int = 0) -> tuple[Agent, Job, Group]:
     owner, group = Context("secret", "127.0.0.1"), Group()
     owner.rank, owner.groups = 0, {"0": group}  # type: ignore[dict-item]
     agent = Agent(NOWHERE, {"key": "m0"}, owner)
-    job = Job(None, owner, agent, None, 10, shadow=False)  # type: ignore[arg-type]
+    job = Job(None, owner, agent, 10, shadow=False)  # type: ignore[arg-type]
     job.step, agent.passed = step, step - 1
     return agent, job, group
 

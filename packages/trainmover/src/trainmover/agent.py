@@ -52,7 +52,7 @@ class Agent:
         self.joiners: dict[str, Any] = {}
         self.ready = False
         self.done = False
-        self.store: SnapshotStore | None = None
+        self.store: SnapshotStore  # of the training, from `attach` on
         self.upload: Callable[[], bytes] | None = None
         self._address, self._facts, self._owner = address, facts, owner
         self._channel: Channel | None = None
@@ -212,20 +212,20 @@ class Agent:
             self._about_copies(message, blob)
 
     def _about_copies(self, message: Message, blob: bytes) -> None:
-        what, store = message.get("command"), self.store
+        what = message.get("command")
         if what == "recording":
             self.recordings[message["signature"]] = blob
         elif what == "upload" and self.upload is not None:
             self.report("recording", self.upload(), signature=message["signature"])
         elif what == "recorded":
             self.upload = None
-        elif what == "stable" and store is not None:
-            store.set_stable(message["step"])
-        elif what == "discard" and store is not None:
-            store.discard(message["steps"])
-        elif what == "buddies" and store is not None:
+        elif what == "stable":
+            self.store.set_stable(message["step"])
+        elif what == "discard":
+            self.store.discard(message["steps"])
+        elif what == "buddies":
             buddy = message["of"][str(self._owner.rank)]
-            store.set_buddy(buddy, addresses(message["addresses"])[buddy], message["generation"])
+            self.store.set_buddy(buddy, addresses(message["addresses"])[buddy], message["generation"])
 
     def _on_hold(self, message: Message) -> None:
         with self.changed:

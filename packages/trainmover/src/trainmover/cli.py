@@ -194,11 +194,9 @@ def ask(access: dict[str, str], message: Message) -> Message:
     """
     try:
         channel, _ = call(access["TRAINMOVER_CONTROLLER"], {"kind": "operator", "token": access["TRAINMOVER_TOKEN"]})
-        try:
+        with contextlib.closing(channel):
             channel.send(message)
             return channel.receive()[0]
-        finally:
-            channel.close()
     except OSError as error:
         raise WireError(f"no controller answers at {access['TRAINMOVER_CONTROLLER']}: {error}") from error
 

@@ -588,8 +588,7 @@ class _Flat:
     def __exit__(self, *_args: object) -> None:
         tensor = self._tensor.detach()
         if not tensor.is_contiguous():
-            flat = self._flat.view(tensor.dtype) if tensor.is_complex() else self._flat
-            tensor.copy_(flat.view(tensor.shape))
+            tensor.copy_(self._flat.view(tensor.shape))
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -597,10 +596,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
         raise UnsupportedError(
             f"a {tensor.layout} tensor on {tensor.device}: the trainmover backend moves dense CPU tensors"
         )
-    tensor = tensor.detach()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.contiguous())
-    return tensor.contiguous().view(-1)
+    return tensor.detach().contiguous().view(-1)
 
 
 def _gather(ctx: coll.GroupContext, places: list[torch.Tensor], given: torch.Tensor) -> None:
@@ -615,8 +611,7 @@ def _all_to_all(ctx: coll.GroupContext, places: Sequence[torch.Tensor], given: S
 
 def _scatter_back(outputs: Sequence[torch.Tensor], places: Sequence[torch.Tensor]) -> None:
     for output, place in zip(outputs, places, strict=True):
-        target = torch.view_as_real(output) if output.is_complex() else output
-        target.detach().copy_(place.view(target.shape))
+        output.detach().copy_(place.view(output.shape))
 
 
 def _rows(flat: torch.Tensor, shaped: torch.Tensor, sizes: list[int], n_parts: int) -> list[torch.Tensor]:

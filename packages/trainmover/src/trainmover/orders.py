@@ -37,16 +37,24 @@ def from_verdict(text: str, min_confidence: float) -> tuple[int, str]:
     """
     try:
         told: dict[str, Any] = json.loads(text)
-        known = told["schema_version"] == 1
-        first = _ordered(told) if "action" in told else _cause(told)
-        cause, workers = str(first["cause"]), list(first["workers"])
-        confidence = float(first.get("confidence") or 0.0)
-    except (ValueError, KeyError, TypeError) as error:
+        version, action = told["schema_version"], told.get("action", "isolate-worker")
+        found = [{**told, "scope": "some"}] if "action" in told else told["findings"]
+        causes = [
+            (str(one["cause"]), list(one.get("workers", ())), float(one.get("confidence") or 0.0), one.get("scope"))
+            for one in found
+            if "action" in told or one.get("role") == "cause"
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"this is not a verdict of Eroica (`eroica run --json FILE` writes one): {error}") from error
-    if not known:
-        raise UsageError(f"a verdict of schema version {told['schema_version']}; version 1 is understood")
-    if first.get("scope") != "some" or len(workers) != 1:
-        raise UsageError(f"{cause} is not the fault of one worker ({first.get('scope')}), so nothing is moved")
+    if version != 1:
+        raise UsageError(f"a verdict of schema version {version}; version 1 is understood")
+    if action not in ("isolate-worker", "isolate-host"):
+        raise UsageError(f"the order is {action}, which no move of a worker would do")
+    if not causes:
+        raise UsageError(f"the verdict is {told.get('verdict')} and names no cause, so nothing is moved")
+    cause, workers, confidence, scope = causes[0]
+    if scope != "some" or len(workers) != 1:
+        raise UsageError(f"{cause} is not the fault of one worker ({scope}), so nothing is moved")
     if cause in PROGRAM_CAUSES:
         raise UsageError(f"{cause} comes from the program: on another machine it would be the same")
     if confidence < min_confidence:
@@ -55,18 +63,3 @@ def from_verdict(text: str, min_confidence: float) -> tuple[int, str]:
             "--min-confidence sets how sure it has to be"
         )
     return int(workers[0]), cause
-
-
-def _cause(verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return the first cause among a verdict's findings."""
-    causes = [one for one in verdict["findings"] if one.get("role") == "cause"]
-    if not causes and verdict["schema_version"] == 1:
-        raise UsageError(f"the verdict is {verdict.get('verdict')} and names no cause, so nothing is moved")
-    return {"workers": [], **causes[0]} if causes else {"cause": "", "workers": []}
-
-
-def _ordered(order: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of an order; Eroica sends none that concerns all workers."""
-    if order["action"] not in ("isolate-worker", "isolate-host"):
-        raise UsageError(f"the order is {order['action']}, which no move of a worker would do")
-    return {**order, "scope": "some"}
