@@ -38,9 +38,8 @@ class Group:
         self.let = threading.Event()
         self.abandoned: list[int] = []
 
-    def prepare(self, _joiners_for: object, _generation: int, _deadline: float) -> int:
+    def prepare(self, _joiners_for: object, _generation: int, _deadline: float) -> None:
         assert self.let.wait(10)
-        return 2
 
     def abandon(self, generation: int) -> None:
         self.abandoned.append(generation)
@@ -189,7 +188,7 @@ def test_a_controller_that_does_not_start_at_once_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its port may be taken for a moment; the job goes on meanwhile."""
-    controller, tries = cli.ControllerProcess(tmp_path, "127.0.0.1", 0), []
+    controller, tries = cli.ControllerProcess(tmp_path, "127.0.0.1", 0, {}), []
     controller._child = SimpleNamespace(poll=lambda: 1)  # type: ignore[assignment]
 
     def start() -> str:
@@ -220,12 +219,12 @@ def test_a_process_whose_seat_ended_while_it_was_starting_does_not_train(monkeyp
 def test_one_folder_is_for_one_job_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second would throw the first one's decisions away."""
     monkeypatch.setattr(cli.ControllerProcess, "_start", lambda _self: NOWHERE)
-    with cli.ControllerProcess(tmp_path, "127.0.0.1", 0):
+    with cli.ControllerProcess(tmp_path, "127.0.0.1", 0, {}):
         (tmp_path / "decision.json").write_text("{}")
         with pytest.raises(click.ClickException, match="a job is running in"):
-            cli.ControllerProcess(tmp_path, "127.0.0.1", 0).__enter__()
+            cli.ControllerProcess(tmp_path, "127.0.0.1", 0, {}).__enter__()
         assert (tmp_path / "decision.json").exists()
-    with cli.ControllerProcess(tmp_path, "127.0.0.1", 0):
+    with cli.ControllerProcess(tmp_path, "127.0.0.1", 0, {}):
         assert not (tmp_path / "decision.json").exists()
 
 
@@ -234,7 +233,7 @@ def test_a_stopped_controller_does_not_keep_the_command_from_its_end(
 ) -> None:
     monkeypatch.setattr(cli.ControllerProcess, "_start", lambda _self: NOWHERE)
     monkeypatch.setattr(cli, "END_S", 0.2)
-    with cli.ControllerProcess(tmp_path, "127.0.0.1", 0) as controller:
+    with cli.ControllerProcess(tmp_path, "127.0.0.1", 0, {}) as controller:
         controller._child = subprocess.Popen(["sleep", "60"])
         controller._child.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, controller._child.pid, os.WSTOPPED | os.WNOWAIT)

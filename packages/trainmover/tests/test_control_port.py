@@ -179,7 +179,7 @@ def test_the_token_is_the_users_alone_and_a_new_job_replaces_it(
     other.write_text("planted")
     (folder / "token").symlink_to(other)
     for _ in range(2):
-        with ControllerProcess(folder, "127.0.0.1", 0) as one:
+        with ControllerProcess(folder, "127.0.0.1", 0, {}) as one:
             file = folder / "token"
             assert file.read_text() == one.environment["TRAINMOVER_TOKEN"] != other.read_text()
             assert stat.S_IMODE(file.lstat().st_mode) == 0o600 and not file.is_symlink()

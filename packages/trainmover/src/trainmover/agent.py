@@ -13,7 +13,7 @@ from typing import Any
 
 from trainmover import faults
 from trainmover.context import Context
-from trainmover.errors import InterruptedLinkError, MoveError, RefusedError, TrainmoverError, WireError
+from trainmover.errors import LinkError, MoveError, RefusedError, TrainmoverError, WireError
 from trainmover.snapshots import SnapshotStore
 from trainmover.transport import Address
 from trainmover.wire import Channel, Message, call
@@ -272,19 +272,20 @@ class Agent:
             self.hold = self.decision = None
             if self.recover is not None and self.recover["generation"] < self.interrupt:
                 self.recover = None  # the recovery that ordered it is started again
-            self._owner.interrupt(InterruptedLinkError("the controller has begun a recovery"))
+            self._owner.interrupt(LinkError("the controller has begun a recovery"))
             self.changed.notify_all()
 
     def _prepare(self, message: Message) -> None:
         """Open connections to joiners while training continues."""
-        generation, began = message["generation"], time.perf_counter()
+        generation = message["generation"]
         self.joiners = message["joiners"]
         try:
             faults.at("prepare")
             leaver = self._owner.replay is None and str(self._owner.rank) in message["joiners"]
             deadline = time.monotonic() + PREPARE_S
             joiners = addresses(message["joiners"])
-            n_opened = 0 if leaver else self._owner.backend.prepare(joiners, generation, deadline)
+            if not leaver:
+                self._owner.backend.prepare(joiners, generation, deadline)
         except TrainmoverError as error:
             self.report("failed", generation=generation, reason=str(error))
             return
@@ -295,7 +296,7 @@ class Agent:
         if late:  # the move was called off while connections were opened
             self._owner.backend.abandon(generation)
             return
-        self.report("prepared", generation=generation, n_opened=n_opened, took_s=time.perf_counter() - began)
+        self.report("prepared", generation=generation)
 
 
 def _check_supervisor() -> None:

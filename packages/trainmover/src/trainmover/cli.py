@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -26,21 +27,6 @@ from trainmover.wire import Message, bound, call
 
 DEFAULT_FOLDER = Path("trainmover-job")
 END_S = 5.0
-
-
-def _checked_timeouts(_context: click.Context, _option: click.Parameter, text: str) -> str:
-    """Check timeouts and return them as JSON."""
-    names = [one.name for one in fields(Timeouts)]
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise click.BadParameter(f'not JSON ({error}); an example: {{"heartbeat_timeout_s": 5}}') from None
-    if not isinstance(given, dict) or set(given) - set(names):
-        raise click.BadParameter(f"a JSON object is needed whose names are among {', '.join(names)}")
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise click.BadParameter(f"{name} has to be a number of seconds above 0, not {value!r}")
-    return text
 
 
 def _checked_address(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
@@ -74,13 +60,15 @@ def main() -> None:
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address at which the controller listens.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Its port; any free one by default.")
 @click.option(
-    "--timeouts",
-    default="{}",
-    callback=_checked_timeouts,
-    help='As JSON, for example {"heartbeat_timeout_s": 5}; see docs/how-it-works.md.',
+    "--timeout",
+    "timeouts",
+    type=(click.Choice([one.name for one in fields(Timeouts)]), click.FloatRange(0, min_open=True)),
+    multiple=True,
+    metavar="NAME SECONDS",
+    help="Such as heartbeat_timeout_s 5; see docs/how-it-works.md.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(*, folder: Path, host: str, port: int, timeouts: str, command: tuple[str, ...]) -> None:
+def run(*, folder: Path, host: str, port: int, timeouts: Sequence[tuple[str, float]], command: Sequence[str]) -> None:
     """Run COMMAND (torchrun …) with a controller beside it.
 
     On further machines of the same job set TRAINMOVER_CONTROLLER and TRAINMOVER_TOKEN instead: no second controller
@@ -90,7 +78,7 @@ def run(*, folder: Path, host: str, port: int, timeouts: str, command: tuple[str
     launcher = supervisor_command(list(command), environment)
     if "TRAINMOVER_CONTROLLER" in environment:
         raise SystemExit(_start(launcher, environment).wait())
-    with ControllerProcess(folder, host, port, timeouts) as controller:
+    with ControllerProcess(folder, host, port, dict(timeouts)) as controller:
         environment.update(controller.environment)
         child = _start(launcher, environment)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -236,7 +224,7 @@ def check_folder(folder: Path) -> None:
 class ControllerProcess:
     """The controller as a process beside the launcher, restarted when it ends."""
 
-    def __init__(self, folder: Path, host: str, port: int, timeouts: str = "{}") -> None:
+    def __init__(self, folder: Path, host: str, port: int, timeouts: Mapping[str, float]) -> None:
         self._folder, self._host, self._port, self._timeouts = folder, host, port, timeouts
         self._child: subprocess.Popen[bytes] | None = None
         self.environment: dict[str, str] = {}
@@ -293,7 +281,7 @@ class ControllerProcess:
 
     def _start(self) -> str:
         command = [sys.executable, "-m", "trainmover.controller", "--folder", str(self._folder), "--host", self._host]
-        command += ["--port", str(self._port), "--timeouts", self._timeouts]
+        command += ["--port", str(self._port), "--timeouts", json.dumps(self._timeouts)]
         file = self._folder / "controller.json"
         file.unlink(missing_ok=True)
         self._child = subprocess.Popen(command, env={**os.environ, **self.environment})

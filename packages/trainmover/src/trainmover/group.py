@@ -165,7 +165,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # -- connections -------------------------------------------------------------------------------------------------
 
-    def prepare(self, joiners: Mapping[int, Address], generation: int, deadline: float) -> int:
+    def prepare(self, joiners: Mapping[int, Address], generation: int, deadline: float) -> None:
         """Open connections to joiners beside the running ones; at the start of the job all members are joiners.
 
         A stayer dials; a joiner waits for stayers, and for joiners of lower rank.
@@ -174,9 +174,6 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
             joiners: Address of each, by the global rank that it will have.
             generation: The generation that is being prepared.
             deadline: `time.monotonic()` after which a wait is an error.
-
-        Returns:
-            How many connections were opened.
         """
         own = self.members[self._rank]
         pairs: dict[int, tuple[Link, Link]] = {}
@@ -192,7 +189,6 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
             _close(pairs.values())
             raise
         self._prepared[generation] = pairs
-        return 2 * len(pairs)
 
     def switch(self, generation: int) -> None:
         """Replace connections by the prepared ones of the same ranks, at an iteration boundary.

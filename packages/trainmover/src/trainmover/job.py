@@ -186,7 +186,7 @@ class Job:
             agent.upload = recording.to_bytes
             signature = recording.signature()
             agent.remember("signature", signature)
-            agent.report("recorded", signature=signature, n_bytes=recording.n_bytes())
+            agent.report("recorded", signature=signature)
 
     def _all_done(self) -> bool:
         """Wait for the other members at the end of the training; they may still need this one."""
@@ -292,7 +292,6 @@ class Job:
         """End the leaver."""
         agent.leave = "another process has taken this rank"
         self._owner.backend.close()
-        agent.report("left")
         sys.stdout.flush()
         raise SystemExit(0)
 
