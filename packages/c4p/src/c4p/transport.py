@@ -52,7 +52,7 @@ class Transport:
         self._next_sequence = 0
         self._started_sequence = 0
         self._jobs: dict[int, Job] = {}
-        self._early: dict[int, dict[int, tuple[int, bytes]]] = {}
+        self._early: dict[int, dict[int, tuple[int, bytearray]]] = {}
         self._unreachable_since: float | None = None
         self._ended = False
         self._closing_since: float | None = None
@@ -259,7 +259,7 @@ class Transport:
                 self._finish_if_complete(job)
         elif header.sequence >= self._started_sequence:
             early = self._early.setdefault(header.sequence, {})
-            early.setdefault(header.piece, (header.signature, bytes(payload)))
+            early.setdefault(header.piece, (header.signature, bytearray(payload)))
         else:
             self.counters.duplicates += 1
         return self._error is None
