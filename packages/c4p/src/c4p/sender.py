@@ -12,7 +12,6 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from c4p.connections import TRIES, Job, Neighbours, Outgoing, PendingPiece, close_at_once, kernel_waits_s
 from c4p.errors import C4PError, GroupBroken
@@ -28,20 +27,6 @@ TRUST_BYTES = 256 * 1024
 _LATER = {errno.EAGAIN, errno.EINPROGRESS, errno.EWOULDBLOCK}
 
 
-class Callbacks(NamedTuple):
-    """Messages of the sender to its transport.
-
-    Attributes:
-        finished: A piece of this operation waits no more for a connection; perhaps it is done.
-        left: The next neighbour has said farewell.
-        fail: The group cannot go on.
-    """
-
-    finished: Callable[[Job], None]
-    left: Callable[[], None]
-    fail: Callable[[C4PError], None]
-
-
 class Sender:
     """Connections to the next neighbour.
 
@@ -50,7 +35,9 @@ class Sender:
         paths: The paths to the next neighbour, and the planned one of each socket.
         selector: The transport's.
         counters: The group's totals.
-        callbacks: The transport's.
+        finished: Called with an operation of which a piece waits no more for a connection; perhaps it is done.
+        left: Called when the next neighbour has said farewell.
+        fail: Called when the group cannot go on.
 
     Attributes:
         connections: The open connection of each socket.
@@ -67,13 +54,15 @@ class Sender:
         paths: PathChoice,
         selector: selectors.BaseSelector,
         counters: Counters,
-        callbacks: Callbacks,
+        finished: Callable[[Job], None],
+        left: Callable[[], None],
+        fail: Callable[[C4PError], None],
     ) -> None:
         self._at = at
         self._paths = paths
         self._selector = selector
         self._counters = counters
-        self._callbacks = callbacks
+        self._finished, self._left, self._fail = finished, left, fail
         self.connections: list[Outgoing | None] = [None] * len(paths.planned)
         self.queue: collections.deque[PendingPiece] = collections.deque()
         self.unacknowledged: dict[Key, PendingPiece] = {}
@@ -155,7 +144,7 @@ class Sender:
     def _unqueue(self) -> None:
         job = self.queue.popleft().job
         job.queued -= 1
-        self._callbacks.finished(job)
+        self._finished(job)
 
     def _send_late_again(self) -> None:
         idle = [c for c in self.connections if c is not None and c.takes_pieces and not c.flow.outstanding]
@@ -377,9 +366,9 @@ class Sender:
                 self._acknowledged(connection, (header.sequence, header.piece), now)
             elif header.kind is Kind.BYE:
                 self.farewell = header.sequence
-                self._callbacks.left()
+                self._left()
             elif header.kind is Kind.ABORT:
-                self._callbacks.fail(GroupBroken(payload.decode(errors="replace")))
+                self._fail(GroupBroken(payload.decode(errors="replace")))
         del pending[:at]
 
     def _acknowledged(self, connection: Outgoing, key: Key, now: float) -> None:

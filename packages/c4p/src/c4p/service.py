@@ -21,7 +21,7 @@ import itertools
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,6 @@ class Job:
         assignment: The path of each flow.
         version: Another one where paths are others; never one that an earlier job of this name had.
         seen: When a member asked last.
-        registration: Number of its registration; updates of members of an earlier one do not count.
         first_flows: Number of each member's first flow, by rank, and the number of all flows.
     """
 
@@ -81,7 +80,6 @@ class Job:
     assignment: Assignment
     version: int
     seen: float
-    registration: int
     first_flows: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -117,8 +115,7 @@ class Planner:
     jobs: dict[str, Job] = field(default_factory=dict)
     avoid: list[tuple[str, str]] = field(default_factory=list)
     poll_after_s: float = 1.0
-    _updates: dict[tuple[str, int], tuple[int, Member]] = field(default_factory=dict)
-    _registrations: Iterator[int] = field(default_factory=itertools.count)
+    _updates: dict[tuple[str, int], Member] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _disk: sqlite3.Connection | None = None
 
@@ -134,8 +131,7 @@ class Planner:
         for name, kept in self._disk.execute("SELECT name, kept FROM jobs ORDER BY rowid"):
             with contextlib.suppress(msgspec.DecodeError):  # of an older version of this package
                 job = msgspec.msgpack.decode(kept, type=StoredJob)
-                number = next(self._registrations)
-                self.jobs[name] = Job(job.demand, job.revisions, job.assignment, job.version, self.clock(), number)
+                self.jobs[name] = Job(job.demand, job.revisions, job.assignment, job.version, self.clock())
         for (kept,) in self._disk.execute("SELECT kept FROM avoid"):
             self.avoid = msgspec.msgpack.decode(kept, type=list[tuple[str, str]])
         self._set_pace()
@@ -156,7 +152,8 @@ class Planner:
         """
         with self._lock:
             gone = [other for other, job in self.jobs.items() if self.clock() - job.seen > self.lease_s]
-            moved = self._replan({**dict.fromkeys(gone), name: (demand, {})}, anew=name)
+            self._updates = {key: member for key, member in self._updates.items() if key[0] != name}
+            moved = self._replan({**dict.fromkeys(gone), name: (demand, {})})
             return self.jobs[name], sum(count for other, count in moved.items() if other != name)
 
     def member(self, name: str, rank: int, version: int, revision: int = 0) -> tuple[int, list[Any] | None, bool]:
@@ -190,7 +187,7 @@ class Planner:
         job = self.jobs[name]
         job.check_rank(rank)
         check(name, demand_of([member]))
-        self._updates[name, rank] = job.registration, member
+        self._updates[name, rank] = member
 
     def apply_updates(self) -> int:
         """Plan all stored updates at once: after a failure thousands of members learn again.
@@ -201,11 +198,9 @@ class Planner:
         with self._lock:
             told: dict[str, dict[int, Member]] = {}
             while self._updates:
-                (name, rank), (registration, member) = self._updates.popitem()
+                (name, rank), member = self._updates.popitem()
                 job = self.jobs.get(name)
-                if (
-                    job is not None and job.registration == registration
-                ):  # otherwise it has ended or was registered again
+                if job is not None and rank < len(job.demand.pairs):  # else it has ended or was registered again
                     told.setdefault(name, {})[rank] = member
             fresh: dict[str, tuple[Demand, dict[int, int]] | None] = {}
             for name, members in told.items():
@@ -255,14 +250,11 @@ class Planner:
         jobs = self.jobs.items()
         return link_loads({name: job.demand for name, job in jobs}, {name: job.assignment for name, job in jobs})
 
-    def _replan(
-        self, fresh: Mapping[str, tuple[Demand, dict[int, int]] | None], anew: str | None = None
-    ) -> dict[str, int]:
+    def _replan(self, fresh: Mapping[str, tuple[Demand, dict[int, int]] | None]) -> dict[str, int]:
         """Plan all jobs, write what is new to disk, then let members read it.
 
         Args:
             fresh: Demand and revisions of jobs that come or know other paths; None for those that end.
-            anew: The one of them that registers.
 
         Returns:
             Flows that move, by job.
@@ -282,8 +274,7 @@ class Planner:
             had, new = self.jobs.get(name), made.get(name)
             if new is not None:
                 version = had.version + 1 if had is not None else int(1000 * self.clock())
-                number = next(self._registrations) if had is None or name == anew else had.registration
-                result[name] = Job(*new, assignment, version, self.clock(), number)
+                result[name] = Job(*new, assignment, version, self.clock())
             elif had is not None and assignment != had.assignment:
                 result[name] = replace(had, assignment=assignment, version=had.version + 1)
         self._write(result)

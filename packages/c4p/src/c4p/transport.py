@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from c4p import receiver, sender
 from c4p.connections import Job, Neighbours, wait_for_ends
 from c4p.errors import C4PError, GroupBroken, NoPath
 from c4p.model import Counters, NetworkPath, PathEvent, PathRecord
@@ -62,10 +61,9 @@ class Transport:
         self._done = False
         self._connected = threading.Event()
         self.counters = Counters()
-        told = sender.Callbacks(self._finish_if_complete, self._next_left, self._fail)
-        self._sender = Sender(neighbours, paths, self._selector, self.counters, told)
-        heard = receiver.Callbacks(self._arrived, self._previous_left, self._fail)
-        self._receiver = Receiver(neighbours, listener, self._selector, self.counters, heard)
+        shared = (self._selector, self.counters)
+        self._sender = Sender(neighbours, paths, *shared, self._finish_if_complete, self._next_left, self._fail)
+        self._receiver = Receiver(neighbours, listener, *shared, self._arrived, self._previous_left, self._fail)
         self._thread = threading.Thread(target=self._run, name=f"c4p-{neighbours.rank}", daemon=True)
         self._thread.start()
 
