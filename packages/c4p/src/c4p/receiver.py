@@ -26,7 +26,7 @@ class Receiver:
 
     Args:
         at: The ring neighbours.
-        listener: A listening socket; owned by the receiver from now on.
+        listener: A bound socket; owned by the receiver from now on.
         selector: The transport's.
         counters: The group's totals.
         arrived: Called with a piece, its header and its bytes, which are not kept. Returns whether the group goes on.
@@ -35,6 +35,7 @@ class Receiver:
 
     Attributes:
         lost_at: When the last connection that had greeted broke, without a farewell; None while one stands.
+        front: Admits connections; its `tick` has to be called.
         farewell: Number of operations after which the neighbour said farewell; None before.
     """
 
@@ -49,8 +50,6 @@ class Receiver:
         fail: Callable[[C4PError], None],
     ) -> None:
         self._at = at
-        self._listener = listener
-        self._front: Front | None = None
         self._selector = selector
         self._counters = counters
         self._arrived, self._left, self._fail = arrived, left, fail
@@ -58,24 +57,10 @@ class Receiver:
         self.lost_at: float | None = None
         self.farewell: int | None = None
 
-    def listen(self) -> None:
-        """Start to accept connections."""
-
         def watch(sock: socket.socket, act: Callable[[], object]) -> None:
-            self._selector.register(sock, selectors.EVENT_READ, lambda _mask: act())
+            selector.register(sock, selectors.EVENT_READ, lambda _mask: act())
 
-        wanted = HEADER.size + len(self._at.token)
-        self._front = Front(self._listener, self._judge, wanted, watch, self._selector.unregister)
-
-    def tick(self, now: float) -> None:
-        """Close connections that have not greeted in time, and accept again after a rest."""
-        if self._front is not None:
-            self._front.tick(now)
-
-    @property
-    def is_resting(self) -> bool:
-        """Return True if connections are left to the kernel until the next tick."""
-        return self._front is not None and self._front.is_resting
+        self.front = Front(listener, self._judge, HEADER.size + len(at.token), watch, selector.unregister)
 
     @property
     def has_greeted(self) -> bool:
@@ -86,10 +71,6 @@ class Receiver:
     def idle_sockets(self) -> list[socket.socket]:
         """Return the sockets of connections on which no answer is being written."""
         return [c.sock for c in self._incoming if not c.outgoing]
-
-    def close(self) -> None:
-        """Close the listener and the connections that have not greeted."""
-        (self._listener if self._front is None else self._front).close()
 
     def _judge(self, sock: socket.socket, words: bytes) -> None:
         """Admit or close a connection by its first bytes."""

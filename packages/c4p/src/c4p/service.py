@@ -24,11 +24,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -45,6 +46,7 @@ MOST_BYTES_AT_ONCE = 4 * MOST_BYTES
 BODY_S = 30.0
 #: Polls that all members together send in a second at most; with more members each polls less often.
 MAX_POLLS_PER_SECOND = 2000
+Kind = TypeVar("Kind")
 
 
 class Avoid(msgspec.Struct, frozen=True):
@@ -208,13 +210,16 @@ class Planner:
                 fresh[name] = with_members(self.jobs[name].demand, members.items()), revisions
             return sum(self._replan(fresh).values()) if fresh else 0
 
-    def leave(self, name: str) -> bool:
-        """Remove a job; the others are evened out if that needs few moves."""
+    def leave(self, name: str) -> None:
+        """Remove a job; the others are evened out if that needs few moves.
+
+        Raises:
+            KeyError: No such job.
+        """
         with self._lock:
             if name not in self.jobs:
-                return False
+                raise KeyError(name)
             self._replan({name: None})
-            return True
 
     def set_avoid(self, links: list[tuple[str, str]]) -> dict[str, Any]:
         """Replace the links to avoid, and plan anew.
@@ -311,47 +316,37 @@ def application(planner: Planner) -> Starlette:
     """Return the HTTP application of a planner."""
     bodies = _Bodies()
 
+    async def not_there(request: Request, _: Exception) -> Response:
+        return _json({"error": f"no {request.url.path}; register the job with PUT /jobs/NAME"}, 404)
+
+    async def refused(_: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 400
+        return _json({"error": getattr(error, "detail", str(error))}, status)
+
     async def put_job(request: Request) -> Response:
         demand = await bodies.read(request, Demand)
-        if isinstance(demand, Response):
-            return demand
-        name = request.path_params["name"]
-        try:
-            job, moved = await run_in_threadpool(planner.register, name, demand)
-        except BadRequest as error:
-            return _json({"error": str(error)}, 400)
+        job, moved = await run_in_threadpool(planner.register, request.path_params["name"], demand)
         return _json({"version": job.version, "assignment": job.assignment, "moved": moved})
 
     async def get_member(request: Request) -> Response:
-        name, rank = request.path_params["name"], request.path_params["rank"]
-        with contextlib.suppress(KeyError, ValueError):
+        try:
             known = [int(request.query_params.get(key, default)) for key, default in (("version", -1), ("revision", 0))]
-            version, paths, stale = planner.member(name, rank, *known)
-            return _json({"version": version, "paths": paths, "stale": stale, "poll_after_s": planner.poll_after_s})
-        return _no_member(name, rank)
+        except ValueError as error:
+            raise BadRequest(f"version and revision are numbers: {error}") from error
+        version, paths, stale = planner.member(request.path_params["name"], request.path_params["rank"], *known)
+        return _json({"version": version, "paths": paths, "stale": stale, "poll_after_s": planner.poll_after_s})
 
     async def put_member(request: Request) -> Response:
         member = await bodies.read(request, Member)
-        if isinstance(member, Response):
-            return member
-        name, rank = request.path_params["name"], request.path_params["rank"]
-        try:
-            planner.update_member(name, rank, member)
-        except KeyError:
-            return _no_member(name, rank)
-        except BadRequest as error:
-            return _json({"error": str(error)}, 400)
+        planner.update_member(request.path_params["name"], request.path_params["rank"], member)
         return _json({"moved": await run_in_threadpool(planner.apply_updates)})
 
     async def delete_job(request: Request) -> Response:
-        name = request.path_params["name"]
-        there = await run_in_threadpool(planner.leave, name)
-        return _json({}, 200) if there else _json({"error": f"no job {name!r}"}, 404)
+        await run_in_threadpool(planner.leave, request.path_params["name"])
+        return _json({})
 
     async def put_avoid(request: Request) -> Response:
         body = await bodies.read(request, Avoid)
-        if isinstance(body, Response):
-            return body
         return _json(await run_in_threadpool(planner.set_avoid, body.links))
 
     async def overview(_: Request) -> Response:
@@ -365,7 +360,8 @@ def application(planner: Planner) -> Starlette:
             Route("/jobs/{name:path}", put_job, methods=["PUT"]),
             Route("/jobs/{name:path}", delete_job, methods=["DELETE"]),
             Route("/avoid", put_avoid, methods=["PUT"]),
-        ]
+        ],
+        exception_handlers={KeyError: not_there, BadRequest: refused, HTTPException: refused},
     )
 
 
@@ -375,35 +371,31 @@ class _Bodies:
     def __init__(self) -> None:
         self._held = 0
 
-    async def read(self, request: Request, kind: type[Any]) -> Any:
-        """Return the request's body as a record, or the response that refuses it."""
+    async def read(self, request: Request, kind: type[Kind]) -> Kind:
+        """Return the request's body as a record.
+
+        Raises:
+            HTTPException: It is too long or too late, or no such record.
+        """
         data = bytearray()
         try:
-            refusal = await asyncio.wait_for(self._receive(request, data), BODY_S)
-        except asyncio.TimeoutError:
-            return _json({"error": f"the body did not come within {BODY_S:g} s"}, 408)
+            await asyncio.wait_for(self._receive(request, data), BODY_S)
+            return msgspec.json.decode(data, type=kind)
+        except asyncio.TimeoutError as error:
+            raise HTTPException(408, f"the body did not come within {BODY_S:g} s") from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise HTTPException(400, f"not a {kind.__name__}: {error}") from error
         finally:
             self._held -= len(data)
-        if refusal is not None:
-            return refusal
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except (msgspec.DecodeError, RecursionError) as error:
-            return _json({"error": f"not a {kind.__name__}: {error}"}, 400)
 
-    async def _receive(self, request: Request, data: bytearray) -> Response | None:
+    async def _receive(self, request: Request, data: bytearray) -> None:
         async for part in request.stream():
             if len(data) + len(part) > MOST_BYTES:
-                return _json({"error": f"more than {MOST_BYTES} bytes"}, 413)
+                raise HTTPException(413, f"more than {MOST_BYTES} bytes")
             if self._held + len(part) > MOST_BYTES_AT_ONCE:
-                return _json({"error": "too many bytes are on their path already: come again"}, 503)
+                raise HTTPException(503, "too many bytes are on their way already: come again")
             self._held += len(part)
             data += part
-        return None
-
-
-def _no_member(name: str, rank: int) -> Response:
-    return _json({"error": f"no job {name!r} with a member {rank}; register it with PUT /jobs/{name}"}, 404)
 
 
 def _json(value: Any, status: int = 200) -> Response:

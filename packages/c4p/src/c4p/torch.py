@@ -161,7 +161,7 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
             if back:
                 back()
 
-        return self._run(self.c4p.allreduce_operation(_buffer(flat), flat.element_size(), combine, facts), finish)
+        return self._run(self.c4p.operation("allreduce", _buffer(flat), flat.element_size(), combine, facts), finish)
 
     def _gather_single(
         self, output: torch.Tensor, one: torch.Tensor, finish: Callable[[], None] | None = None
@@ -172,7 +172,7 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
             what = f"output of {flat.numel()} {flat.dtype} for {self._size} inputs of {one.numel()} {one.dtype}"
             raise BadRequest(f"{what}: it must hold exactly all of them")
         flat[self._rank * one.numel() : (self._rank + 1) * one.numel()] = one.reshape(-1)
-        operation = self.c4p.allgather_operation(_buffer(flat), flat.element_size(), (str(flat.dtype),))
+        operation = self.c4p.operation("allgather", _buffer(flat), flat.element_size(), facts=(str(flat.dtype),))
         return self._run(operation, finish or back)
 
     def _gather_list(self, outputs: Sequence[torch.Tensor], one: torch.Tensor) -> Future[None]:
@@ -197,7 +197,7 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
             output.copy_(mine / self._size if name == "AVG" else mine)
 
         facts = (str(work.dtype), name)
-        operation = self.c4p.reduce_scatter_operation(_buffer(work), work.element_size(), combine, facts)
+        operation = self.c4p.operation("reduce_scatter", _buffer(work), work.element_size(), combine, facts)
         return self._run(operation, finish)
 
     def _run(self, operation: Operation, finish: Callable[[], None] | None) -> Future[None]:
