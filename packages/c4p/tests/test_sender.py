@@ -96,5 +96,5 @@ def test_another_port_of_a_path_that_has_carried_is_tried_before_the_path_is_lef
         until(lambda: carriers[0].sender.records()[0].state == "open")
         after = carriers[0].sender.records()[0]
         assert after.path == path and after.port != before.port
-        assert (A in paths[0].left()) is (path == B)
+        assert (A in paths[0]._failed) is (path == B)
         exchange(carriers, length)

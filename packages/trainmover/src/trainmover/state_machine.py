@@ -351,9 +351,9 @@ class StateMachine:
             slow = sorted(self._name(key) for key in self.move.waiting or becoming)
             out += self._abort(f"{', '.join(slow)} took too long ({self.move.stage})", now_s)
         if self.recovery:
-            out += self._judge_accused(now_s) + self._assign(now_s)
+            out += self._judge_accused(self.recovery, now_s) + self._assign(now_s)
         if self.recovery and now_s >= self.recovery.deadline_s:
-            out += self._overdue(now_s)
+            out += self._overdue(self.recovery, now_s)
         return out
 
     # -- what processes say ------------------------------------------------------------------------------------------
@@ -759,12 +759,10 @@ class StateMachine:
             found[rank].update(dict.fromkeys(report["own"], rank))
         return found
 
-    def _judge_accused(self, now_s: float) -> list[Instruction]:
+    def _judge_accused(self, recovery: Recovery, now_s: float) -> list[Instruction]:
         """Replace one of two living members that have lost each other: the one accused more often."""
-        recovery = self.recovery
-        if recovery is None or recovery.lost or not recovery.accused or recovery.stage != "gathering":
-            return []
-        if now_s - recovery.began_s < self.timeouts.suspicion_s:
+        undecided = recovery.stage == "gathering" and recovery.accused and not recovery.lost
+        if not undecided or now_s - recovery.began_s < self.timeouts.suspicion_s:
             return []
         accused = max(recovery.accused, key=lambda rank: (recovery.accused[rank], rank))
         recovery.accused.clear()
@@ -775,10 +773,8 @@ class StateMachine:
             *self._lose({accused}, now_s),
         ]
 
-    def _overdue(self, now_s: float) -> list[Instruction]:
-        recovery = self.recovery
-        if recovery is None:
-            return []
+    def _overdue(self, recovery: Recovery, now_s: float) -> list[Instruction]:
+        """Replace members that are too slow in a recovery. Without a joiner for each lost rank, end the job."""
         late = [self._name(key) for key in recovery.waiting]
         silent = {rank for rank in self.owners if rank not in recovery.stopped} - recovery.lost
         if recovery.stage == "gathering" and recovery.lost - recovery.joiners.keys():
@@ -801,15 +797,13 @@ class StateMachine:
         accused = self.recovery.accused if self.recovery else Counter()
         for rank, key in self.owners.items():
             process = self.processes.get(key)
-            if rank in lost:
-                continue
             if process is None:
-                if now_s - self._began_s > self.timeouts.heartbeat_timeout_s:
-                    yield rank
+                late = now_s - self._began_s > self.timeouts.heartbeat_timeout_s
             elif not process.connected:
-                if now_s - process.gone_s > (0 if accused[rank] else self.timeouts.reconnect_s):
-                    yield rank
-            elif now_s - process.heard_s > self.timeouts.heartbeat_timeout_s:
+                late = now_s - process.gone_s > (0 if accused[rank] else self.timeouts.reconnect_s)
+            else:
+                late = now_s - process.heard_s > self.timeouts.heartbeat_timeout_s
+            if late and rank not in lost:
                 yield rank
 
     def _pass_over_silent(self, now_s: float) -> list[Instruction]:
