@@ -13,7 +13,17 @@ import socket
 import time
 from collections.abc import Callable
 
-from c4p.connections import TRIES, Job, Neighbours, Outgoing, PendingPiece, close_at_once, kernel_waits_s
+from c4p.connections import (
+    CONNECT_S,
+    TRIES,
+    TRY_S,
+    Job,
+    Neighbours,
+    Outgoing,
+    PendingPiece,
+    close_at_once,
+    kernel_waits_s,
+)
 from c4p.errors import C4PError, GroupBroken
 from c4p.flows import KERNEL_S, Flow, Key, dead_flows, late_pieces, slow_flows
 from c4p.model import Counters, NetworkPath, PathEvent, PathRecord
@@ -207,7 +217,13 @@ class Sender:
         for index in range(len(self.connections)):
             self._connect(index)
 
-    def _connect(self, index: int, path: NetworkPath | None = None, tries: int = 1) -> None:
+    def _connect(
+        self,
+        index: int,
+        path: NetworkPath | None = None,
+        tries: int = 1,
+        patience_s: tuple[float, float] = (TRY_S, CONNECT_S),
+    ) -> None:
         """Open a connection for a socket. It replaces the present one as soon as it is open."""
         old = self._pending.pop(index, None)
         if old is not None:
@@ -232,7 +248,7 @@ class Sender:
         else:
             return
         port = sock.getsockname()[1]
-        connection = Outgoing(index, port, path, sock, Flow(f"{index}:{port}"), now, tries)
+        connection = Outgoing(index, port, path, sock, Flow(f"{index}:{port}"), now, tries, *patience_s)
         self._pending[index] = connection
         events = selectors.EVENT_READ | selectors.EVENT_WRITE
         self._selector.register(sock, events, lambda mask: self._on_outgoing(connection, mask))
@@ -302,11 +318,9 @@ class Sender:
         if not carried:
             self._paths.leave(index, why, now)
         self._drop(connection)
-        self._connect(index)
+        self._connect(index, patience_s=(RETRY_S, LAST_RETRY_S) if carried else (TRY_S, CONNECT_S))
         pending = self._pending.get(index)
-        if carried and pending is not None:
-            pending.try_s, pending.last_s = RETRY_S, LAST_RETRY_S
-        elif carried:  # not even begun
+        if carried and pending is None:  # not even begun
             self._paths.leave(index, why, now)
         self._note("left", why, connection, pending, after_s)
 
@@ -404,10 +418,7 @@ class Sender:
         for pending in list(self._pending.values()):
             has_another = pending.tries < TRIES and pending.path in self._paths.ports
             if has_another and now - pending.since > pending.try_s:
-                self._connect(pending.index, pending.path, pending.tries + 1)
-                again = self._pending.get(pending.index)
-                if again is not None:
-                    again.try_s, again.last_s = pending.try_s, pending.last_s
+                self._connect(pending.index, pending.path, pending.tries + 1, (pending.try_s, pending.last_s))
             elif now - pending.since > pending.last_s:
                 self._connect_failed(pending)
         for index, connection in enumerate(self.connections):

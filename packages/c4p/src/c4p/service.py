@@ -22,7 +22,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,18 +55,8 @@ class Avoid(msgspec.Struct, frozen=True):
     links: list[tuple[str, str]]
 
 
-class StoredJob(msgspec.Struct, frozen=True):
-    """A job on disk."""
-
-    demand: Demand
-    revisions: dict[int, int]
-    assignment: Assignment
-    version: int
-
-
-@dataclass(slots=True)
-class Job:
-    """A registered job; only `seen` changes, so it is read without the planner's lock.
+class Job(msgspec.Struct):
+    """A registered job, as on disk; only `seen` changes, so it is read without the planner's lock.
 
     Attributes:
         demand: The flows of each member, by rank.
@@ -82,7 +72,7 @@ class Job:
     assignment: Assignment
     version: int
     seen: float
-    first_flows: list[int] = field(init=False)
+    first_flows: list[int] = []
 
     def __post_init__(self) -> None:
         self.first_flows = list(itertools.accumulate((pair.flows for pair in self.demand.pairs), initial=0))
@@ -132,8 +122,8 @@ class Planner:
         )
         for name, kept in self._disk.execute("SELECT name, kept FROM jobs ORDER BY rowid"):
             with contextlib.suppress(msgspec.DecodeError):  # of an older version of this package
-                job = msgspec.msgpack.decode(kept, type=StoredJob)
-                self.jobs[name] = Job(job.demand, job.revisions, job.assignment, job.version, self.clock())
+                self.jobs[name] = msgspec.msgpack.decode(kept, type=Job)
+                self.jobs[name].seen = self.clock()
         for (kept,) in self._disk.execute("SELECT kept FROM avoid"):
             self.avoid = msgspec.msgpack.decode(kept, type=list[tuple[str, str]])
         self._set_pace()
@@ -281,7 +271,7 @@ class Planner:
                 version = had.version + 1 if had is not None else int(1000 * self.clock())
                 result[name] = Job(*new, assignment, version, self.clock())
             elif had is not None and assignment != had.assignment:
-                result[name] = replace(had, assignment=assignment, version=had.version + 1)
+                result[name] = msgspec.structs.replace(had, assignment=assignment, version=had.version + 1)
         self._write(result)
         for name, job in result.items():
             if job is None:
@@ -303,8 +293,7 @@ class Planner:
                 if job is None:
                     self._disk.execute("DELETE FROM jobs WHERE name = ?", (name,))
                     continue
-                kept = msgspec.msgpack.encode(StoredJob(job.demand, job.revisions, job.assignment, job.version))
-                self._disk.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (name, kept))
+                self._disk.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (name, msgspec.msgpack.encode(job)))
 
 
 def _flows(demand: Demand) -> list[tuple[str, str, int]]:
