@@ -24,7 +24,7 @@ from cora.capture import capture, write_pcap
 from cora.demo import run_demo
 from cora.errors import BadInput, CoraError
 from cora.files import read, require_directory, write
-from cora.functions import FUNCTIONS, load
+from cora.functions import FUNCTIONS, defaults, load, summary
 from cora.machine import Limits, load_costs, load_limits, shipped
 from cora.measure import network_costs, run_phases
 from cora.metrics import serve
@@ -114,8 +114,8 @@ def _answer(
 @main.command()
 def functions() -> None:
     """List the functions that come with cora, with their settings."""
-    for name, one in FUNCTIONS.items():
-        click.echo(f"{name:9} {one.summary}: {json.dumps(one.defaults)}")
+    for name in FUNCTIONS:
+        click.echo(f"{name:9} {summary(name)} {json.dumps(defaults(name))}")
 
 
 @main.command()
@@ -276,8 +276,7 @@ def run(
     else:
         answer = _answer(function, given, **more)
         program, placement = answer.problem.program, placement_of(answer.plan.chosen)
-    defaults = FUNCTIONS[function].defaults if function in FUNCTIONS else {}
-    options.resolve = engine.addresses_in({**defaults, **given})
+    options.resolve = engine.addresses_in({**defaults(function), **given})
     click.echo(f"{program.name}: {placement.label()}", err=True)
     if dry_run:
         with tempfile.TemporaryDirectory() as scratch:

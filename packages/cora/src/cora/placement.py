@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cora.program import SKETCH_ROWS, Access, Program, Table, Verdict, adds, successors
+from cora.program import SKETCH_ROWS, Access, Program, Table, Verdict, adds, reads_entry, successors
 
 FAST, SLOW, SPLIT, BOTH = "fast", "slow", "split", "both"
 SPLIT_HEADER_BYTES = 16
@@ -61,12 +61,13 @@ def layout(fields: Iterable[tuple[str, int]], align: int = 1) -> tuple[dict[str,
 
 
 def atomic(program: Program, table: Table) -> bool:
-    """Return True if steps change the table's fields without a lock: one instruction adds to a field or stores it."""
-    changed = [
-        (name, one) for at in program.accesses(table.name) for name, one in getattr(program.steps[at], "sets", ())
-    ]
+    """Return True if steps change the table's fields without a lock.
+
+    Each change then is one instruction: it adds to a field of 32 bits or more, or stores what does not read the entry.
+    """
+    changes = [change for step in program.accesses(table.name) for change in step.sets]
     wide = dict(table.value)
-    return program.independent(table.name) and all(wide[name] >= 32 or not adds(name, one) for name, one in changed)
+    return all(wide[name] >= 32 if adds(name, value) else not reads_entry(value) for name, value in changes)
 
 
 def locked(program: Program, table: Table, home: str) -> bool:
