@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import ipaddress
+import itertools
 import json
 import os
 import re
@@ -31,7 +32,7 @@ from cora.errors import DeviceError
 from cora.files import write
 from cora.namespaces import Device, advice
 from cora.neighbours import PORTS_OFFSET, NextHops
-from cora.placement import SPLIT, Placement, layout
+from cora.placement import SPLIT, Placement
 from cora.program import Program, Table
 from cora.tables import Tables
 
@@ -184,23 +185,19 @@ class Engine:
         return max(1e-3, self.read_at[what] - before)
 
     def _slow_uses(self, table: Table) -> list[Use]:
-        size = layout(table.key)[1]
-        stride = 8 + -(-size // 8) * 8
-        out = ctypes.create_string_buffer(2048 * stride)
+        size = table.key_layout.size
+        row = struct.Struct(f"=Q{size}s{-size % 8}x")
+        out = ctypes.create_string_buffer(2048 * row.size)
         count = self.slow.cora_heavy(self.tables.numbers[table.name], out)
-        raw, starts = out.raw[: count * stride], range(0, count * stride, stride)
-        return [(raw[at + 8 : at + 8 + size], float(struct.unpack_from("=Q", raw, at)[0])) for at in starts]
+        return [(key, float(uses)) for uses, key in row.iter_unpack(out.raw[: count * row.size])]
 
     def _fast_uses(self, table: Table) -> list[Use]:
         room = self.placement.fast_entries[table.name]
-        size, width = layout(table.key)[1], 16 + layout(table.value, 8)[1]
-        keys, values = ctypes.create_string_buffer(room * size), ctypes.create_string_buffer(room * width)
+        one, body = struct.Struct(f"{table.key_layout.size}s"), struct.Struct(f"=8xI4x{table.value_layout.size}x")
+        keys, values = ctypes.create_string_buffer(room * one.size), ctypes.create_string_buffer(room * body.size)
         count = self.slow.cora_fast_entries(self.tables.numbers[table.name], keys, values, room)
-        raw, body = keys.raw, values.raw
-        now = {
-            raw[i * size : (i + 1) * size]: int.from_bytes(body[i * width + 8 : i * width + 12], "little")
-            for i in range(count)
-        }
+        rows = zip(one.iter_unpack(keys.raw), body.iter_unpack(values.raw), strict=True)
+        now = {key: hits for (key,), (hits,) in itertools.islice(rows, count)}
         before, self.before[table.name] = self.before[table.name], now
         return [(key, float((hits - before.get(key, 0)) & 0xFFFFFFFF)) for key, hits in now.items()]
 

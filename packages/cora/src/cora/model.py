@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from cora.expressions import size
 from cora.machine import Costs, Curve, Limits
-from cora.placement import BOTH, FAST, SLOW, SPLIT, Placement, atomic, fast_bytes, layout, locked, options
+from cora.placement import BOTH, FAST, SLOW, SPLIT, Placement, atomic, fast_bytes, locked, options
 from cora.profile import SPLITS, PacketClass, Profile
 from cora.program import Access, Assign, Branch, Parse, Program, Rewrite, Table, expressions
 
@@ -44,11 +44,11 @@ class Choice(NamedTuple):
 def choices(program: Program, table: Table, limits: Limits) -> list[Choice]:
     """Return the homes of a table that the limits of the fast tier allow."""
     found = []
-    header = layout(table.key)[1] + layout(table.value, 8)[1]
+    size = table.key_layout.size + table.value_layout.size
     for home in options(program, table):
         if home == SLOW:
             found.append(Choice(SLOW))
-        elif table.storage in limits.storages and header <= limits.entry_bytes:
+        elif table.storage in limits.storages and size <= limits.entry_bytes:
             rooms = [room for room in SPLITS if room < table.entries] if home == SPLIT else [0]
             found += [Choice(home, room) for room in rooms]
     return found

@@ -12,7 +12,6 @@ never returns, unless the placement allows bounces. The homes of a table:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cora.program import SKETCH_ROWS, Access, Program, Table, Verdict, adds, reads_entry, successors
@@ -42,24 +41,6 @@ class Placement:
         return " ".join(parts)
 
 
-def layout(fields: Iterable[tuple[str, int]], align: int = 1) -> tuple[dict[str, tuple[int, int]], int]:
-    """Return (offset, bytes) by field and the total, laid out as C does.
-
-    Args:
-        fields: Names and widths in bits.
-        align: The total is a multiple of it and of the widest field, in bytes.
-    """
-    offsets: dict[str, tuple[int, int]] = {}
-    at = 0
-    for name, bits in fields:
-        size = bits // 8
-        at = -(-at // size) * size
-        offsets[name] = (at, size)
-        at += size
-        align = max(align, size)
-    return offsets, -(-at // align) * align
-
-
 def atomic(program: Program, table: Table) -> bool:
     """Return True if steps change the table's fields without a lock.
 
@@ -77,16 +58,18 @@ def locked(program: Program, table: Table, home: str) -> bool:
     return home == SPLIT or not atomic(program, table)
 
 
+def header_bytes(program: Program, table: Table, home: str) -> int:
+    """Return the bytes in front of an entry's fields in the fast tier: a lock and the uses of its key."""
+    return SPLIT_HEADER_BYTES if home == SPLIT or locked(program, table, home) else 0
+
+
 def fast_bytes(program: Program, placement: Placement, table: Table) -> int:
     """Return the bytes of a table's entries in the fast tier, without the kernel's own overhead per entry."""
     home = placement.homes[table.name]
-    if home == SLOW:
-        return 0
-    header = SPLIT_HEADER_BYTES if home == SPLIT or locked(program, table, home) else 0
-    entries = placement.fast_entries.get(table.name, 0) if home == SPLIT else table.entries
+    entries = {SLOW: 0, SPLIT: placement.fast_entries.get(table.name, 0)}.get(home, table.entries)
     if table.kind == "sketch":
         return SKETCH_ROWS * entries * 8
-    return entries * (layout(table.key)[1] + layout(table.value, 8)[1] + header)
+    return entries * (table.key_layout.size + table.value_layout.size + header_bytes(program, table, home))
 
 
 def options(program: Program, table: Table) -> list[str]:

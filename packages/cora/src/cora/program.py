@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partialmethod
+from struct import Struct
 from typing import Any
 
 from cora.errors import BadProgram
@@ -19,9 +20,22 @@ from cora.packet import FIELDS, HEADERS, INCLUDED
 
 KINDS = ("array", "counter", "hash", "bucket", "lru", "lpm", "sketch")
 VERDICTS = ("forward", "reply", "drop", "up")
-WIDTHS = (8, 16, 32, 64)
+#: Codes of the struct module by width in bits.
+_CODES = {8: "B", 16: "H", 32: "I", 64: "Q"}
+WIDTHS = tuple(_CODES)
 MAX_STEPS = 400
 SKETCH_ROWS = 4
+
+
+def c_layout(fields: Iterable[tuple[str, int]], align: int = 8) -> Struct:
+    """Return the layout that C gives to fields.
+
+    Args:
+        fields: Names and widths in bits.
+        align: The total is a multiple of it and of the widest field, in bits.
+    """
+    widths = [bits for _, bits in fields]
+    return Struct("@" + "".join(_CODES[bits] for bits in widths) + "0" + _CODES[max(align, *widths)])
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,16 @@ class Table:
     def storage(self) -> str:
         """The kind of map that stores it: array, hash, lru, lpm or sketch."""
         return {"counter": "array", "bucket": "hash"}.get(self.kind, self.kind)
+
+    @cached_property
+    def key_layout(self) -> Struct:
+        """How maps store a key: as C lays it out, an LPM key as length and address, a sketch's as a cell's number."""
+        return {"lpm": Struct("=II"), "sketch": Struct("=I")}.get(self.kind) or c_layout(self.key)
+
+    @cached_property
+    def value_layout(self) -> Struct:
+        """How both tiers store an entry's fields: as C lays them out, with a size that is a multiple of eight bytes."""
+        return c_layout(self.value, 64)
 
     def mask(self, name: str) -> int:
         """Return the mask of a value field's width."""
@@ -476,6 +500,9 @@ def _check_tables(program: Program) -> None:
         where, kind, one_key = f"{program.name}: table {name}", table.kind, [bits for _, bits in table.key] == [32]
         wrong = any(bits not in WIDTHS for _, bits in (*table.key, *table.value))
         known, steps = len(table.preset), program.accesses(name)
+        widths = [bits for _, bits in (*(() if kind == "lpm" else table.key), *table.value)]
+        preset = [(*(() if kind == "lpm" else key), *value) for key, value in table.preset]
+        too_wide = any(part >> bits for entry in preset for part, bits in zip(entry, widths, strict=False))
         rules = {
             f"has the kind {kind!r}; use one of {', '.join(KINDS)}": kind not in KINDS,
             "needs a name that is a C identifier, and one entry": not name.isidentifier() or table.entries < 1,
@@ -484,6 +511,7 @@ def _check_tables(program: Program) -> None:
             "is a sketch; its value is one 64-bit field, count": kind == "sketch" and table.value != (("count", 64),),
             "is of kind lpm and cannot be changed by a step; preset it": kind == "lpm" and program.written(name),
             f"has {known} entries set beforehand and room for {table.entries}": known > table.entries,
+            "has an entry set beforehand that does not fit its fields": too_wide,
             "is a counter; steps may only add to it": kind == "counter" and bool(steps) and not program.add_only(name),
         }
         _refuse({f"{where} {words}": broken for words, broken in rules.items()})

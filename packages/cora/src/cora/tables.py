@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import socket
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from cora import bpf
 from cora.build import Built
 from cora.errors import BadInput
-from cora.placement import BOTH, FAST, SLOW, SPLIT, SPLIT_HEADER_BYTES, layout, locked
+from cora.placement import BOTH, FAST, SLOW, SPLIT, SPLIT_HEADER_BYTES, header_bytes
 from cora.program import SKETCH_ROWS, Table
 
 Key = tuple[int, ...]
@@ -20,46 +21,23 @@ State = dict[str, dict[Key, dict[str, int]]]
 def key_bytes(table: Table, key: Sequence[int]) -> bytes:
     """Return a key as the fast tier's map has it."""
     if table.kind == "lpm":
-        return struct.pack("=I", key[0]) + struct.pack("!I", key[1])
-    if table.kind == "sketch":
-        return struct.pack("=I", key[0] * table.entries + key[1])
-    offsets, total = layout(table.key)
-    return _pack(offsets, total, [name for name, _ in table.key], key)
-
-
-def _pack(offsets: dict[str, tuple[int, int]], total: int, names: Sequence[str], values: Sequence[int]) -> bytes:
-    out = bytearray(total)
-    for name, value in zip(names, values, strict=True):
-        at, size = offsets[name]
-        out[at : at + size] = (value % (1 << 8 * size)).to_bytes(size, "little")
-    return bytes(out)
-
-
-def _words(key: bytes) -> bytes:
-    """Return a key padded to eight bytes, as the slow tier compares keys."""
-    return key.ljust(-(-len(key) // 8) * 8, b"\0")
+        key = (key[0], socket.htonl(key[1]))
+    elif table.kind == "sketch":
+        key = (key[0] * table.entries + key[1],)
+    return table.key_layout.pack(*key)
 
 
 def read_key(table: Table, data: bytes) -> Key:
     """Return the key that bytes of a map stand for."""
+    key = table.key_layout.unpack(data)
     if table.kind == "lpm":
-        return (struct.unpack("=I", data[:4])[0], struct.unpack("!I", data[4:8])[0])
-    if table.kind == "sketch":
-        return divmod(int.from_bytes(data[:4], "little"), table.entries)
-    offsets, _ = layout(table.key)
-    return tuple(int.from_bytes(data[at : at + size], "little") for at, size in offsets.values())
+        return (key[0], socket.ntohl(key[1]))
+    return divmod(key[0], table.entries) if table.kind == "sketch" else key
 
 
-def value_bytes(table: Table, values: Sequence[int]) -> bytes:
-    """Return an entry's fields as both tiers store them, without a header."""
-    offsets, total = layout(table.value, 8)
-    return _pack(offsets, total, [name for name, _ in table.value], values)
-
-
-def read_value(table: Table, data: bytes) -> dict[str, int]:
-    """Return an entry's fields by name."""
-    offsets, _ = layout(table.value, 8)
-    return {name: int.from_bytes(data[at : at + size], "little") for name, (at, size) in offsets.items()}
+def _words(key: bytes) -> bytes:
+    """Return a key padded to eight bytes, as the slow tier compares keys."""
+    return key + bytes(-len(key) % 8)
 
 
 class Tables:
@@ -75,41 +53,32 @@ class Tables:
                 map_fd = fast.maps[f"t_{table.name}"].fd
                 slow.cora_connect(self.numbers[table.name], map_fd, fast.programs[f"freeze_{table.name}"])
             for key, values in table.preset:
-                self._preset(table, home, key_bytes(table, key), value_bytes(table, values))
-
-    def header(self, table: Table) -> int:
-        """Return the bytes in front of an entry's fields in the fast tier."""
-        home = self.placement.homes[table.name]
-        return SPLIT_HEADER_BYTES if home == SPLIT or locked(self.program, table, home) else 0
+                self._preset(table, home, key_bytes(table, key), table.value_layout.pack(*values))
 
     def _preset(self, table: Table, home: str, key: bytes, value: bytes) -> None:
-        copies = {FAST: "f", SLOW: "s", SPLIT: "s", BOTH: "s" if self.program.written(table.name) else "fs"}[home]
-        if "f" in copies and not self.fast.maps[f"t_{table.name}"].set(key, bytes(self.header(table)) + value):
+        header = bytes(header_bytes(self.program, table, home))
+        fast = home == FAST or (home == BOTH and not self.program.written(table.name))
+        if fast and not self.fast.maps[f"t_{table.name}"].set(key, header + value):
             raise BadInput(f"table {table.name} cannot hold the entries that the settings give; make it larger")
-        if "s" in copies:
+        if home != FAST:
             self.slow.cora_set(self.numbers[table.name], _words(key), value)
 
     def slow_items(self, table: Table) -> list[tuple[int, bytes, bytes]]:
         """Return (uses, key, value) of a table's entries in the slow tier."""
-        number = self.numbers[table.name]
-        key_size = layout(table.key)[1] if table.kind != "lpm" else 8
-        value_at = 8 + -(-key_size // 8) * 8
-        stride = value_at + layout(table.value, 8)[1]
+        number, size = self.numbers[table.name], table.key_layout.size
+        row = struct.Struct(f"=Q{size}s{-size % 8}x{table.value_layout.size}s")
         room = self.slow.cora_used(number)
-        out = ctypes.create_string_buffer(max(1, room * stride))
+        out = ctypes.create_string_buffer(max(1, room * row.size))
         count = self.slow.cora_dump(number, out, room)
-        raw = out.raw[: count * stride]
-        rows = [raw[at : at + stride] for at in range(0, len(raw), stride)]
-        return [(struct.unpack_from("=Q", row)[0], row[8 : 8 + key_size], row[value_at:]) for row in rows]
+        return list(row.iter_unpack(out.raw[: count * row.size]))
 
     def fast_items(self, table: Table) -> list[tuple[int, bytes, bytes]]:
         """Return (uses, key, value) of a table's entries in the fast tier; uses are counted for split tables."""
-        header = self.header(table)
-        items = []
+        header, items = header_bytes(self.program, table, self.placement.homes[table.name]), []
         for key, value in self.fast.maps[f"t_{table.name}"].items():
             frozen, hits = struct.unpack_from("=4xII", value) if header else (0, 0)
             if not frozen:
-                items.append((hits, key, value[header:]))
+                items.append((hits, key, value[header : header + table.value_layout.size]))
         return items
 
     def raise_key(self, table: str, key: bytes) -> int:
@@ -127,16 +96,16 @@ class Tables:
     def _state(self, table: Table) -> dict[Key, dict[str, int]]:
         home = self.placement.homes[table.name]
         found: dict[Key, dict[str, int]] = {}
-        parts: list[tuple[bytes, bytes]] = []
-        if home != SLOW:
-            parts += [(key, value) for _, key, value in self.fast_items(table)]
+        parts = [(key, value) for _, key, value in self.fast_items(table)] if home != SLOW else []
         if home != FAST and not (home == BOTH and not self.program.written(table.name)):
             parts += self._slow_parts(table)
         for key, value in parts:
-            entry, name = read_value(table, value), read_key(table, key)
-            if name in found:
-                entry = {one: (entry[one] + found[name][one]) & table.mask(one) for one in entry}
-            found[name] = entry
+            name, fields = read_key(table, key), table.value_layout.unpack(value)
+            before = found.get(name, {})
+            found[name] = {
+                one: (field + before.get(one, 0)) & table.mask(one)
+                for (one, _), field in zip(table.value, fields, strict=True)
+            }
         if table.storage in {"array", "sketch"}:
             found = {key: entry for key, entry in found.items() if any(entry.values())}
         return found
@@ -144,8 +113,7 @@ class Tables:
     def _slow_parts(self, table: Table) -> list[tuple[bytes, bytes]]:
         if table.storage not in {"array", "sketch"}:
             return [(key, value) for _, key, value in self.slow_items(table)]
-        size = layout(table.value, 8)[1]
-        entries = table.entries * (SKETCH_ROWS if table.kind == "sketch" else 1)
+        size, entries = table.value_layout.size, table.entries * (SKETCH_ROWS if table.kind == "sketch" else 1)
         memory = ctypes.string_at(self.slow.cora_array(self.numbers[table.name]), entries * size)
-        chunks = [(i, memory[i * size : (i + 1) * size]) for i in range(entries)]
-        return [(struct.pack("=I", i), chunk) for i, chunk in chunks if any(chunk)]
+        chunks = enumerate(struct.iter_unpack(f"{size}s", memory))
+        return [(struct.pack("=I", i), chunk) for i, (chunk,) in chunks if any(chunk)]
