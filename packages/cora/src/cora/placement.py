@@ -60,7 +60,7 @@ def locked(program: Program, table: Table, home: str) -> bool:
 
 def header_bytes(program: Program, table: Table, home: str) -> int:
     """Return the bytes in front of an entry's fields in the fast tier: a lock and the uses of its key."""
-    return SPLIT_HEADER_BYTES if home == SPLIT or locked(program, table, home) else 0
+    return SPLIT_HEADER_BYTES if locked(program, table, home) else 0
 
 
 def fast_bytes(program: Program, placement: Placement, table: Table) -> int:

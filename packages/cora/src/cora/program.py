@@ -69,6 +69,11 @@ class Table:
         """The kind of map that stores it: array, hash, lru, lpm or sketch."""
         return {"counter": "array", "bucket": "hash"}.get(self.kind, self.kind)
 
+    @property
+    def cells(self) -> int:
+        """Return the number of values that are stored: all rows of a sketch, else the entries."""
+        return self.entries * (SKETCH_ROWS if self.kind == "sketch" else 1)
+
     @cached_property
     def key_layout(self) -> Struct:
         """How maps store a key: as C lays it out, an LPM key as length and address, a sketch's as a cell's number."""

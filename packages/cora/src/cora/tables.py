@@ -12,7 +12,7 @@ from cora import bpf
 from cora.build import Built
 from cora.errors import BadInput
 from cora.placement import BOTH, FAST, SLOW, SPLIT, SPLIT_HEADER_BYTES, header_bytes
-from cora.program import SKETCH_ROWS, Table
+from cora.program import Table
 
 Key = tuple[int, ...]
 State = dict[str, dict[Key, dict[str, int]]]
@@ -113,7 +113,7 @@ class Tables:
     def _slow_parts(self, table: Table) -> list[tuple[bytes, bytes]]:
         if table.storage not in {"array", "sketch"}:
             return [(key, value) for _, key, value in self.slow_items(table)]
-        size, entries = table.value_layout.size, table.entries * (SKETCH_ROWS if table.kind == "sketch" else 1)
-        memory = ctypes.string_at(self.slow.cora_array(self.numbers[table.name]), entries * size)
+        size = table.value_layout.size
+        memory = ctypes.string_at(self.slow.cora_array(self.numbers[table.name]), table.cells * size)
         chunks = enumerate(struct.iter_unpack(f"{size}s", memory))
         return [(struct.pack("=I", i), chunk) for i, (chunk,) in chunks if any(chunk)]
