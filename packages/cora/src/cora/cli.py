@@ -22,7 +22,6 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from cora import calibrate as calibration
 from cora import engine
 from cora.build import compile_tiers, load_fast
-from cora.capture import capture, write_pcap
 from cora.errors import BadInput, CoraError
 from cora.files import read, require_directory, write
 from cora.functions import FUNCTIONS, defaults, load, summary
@@ -36,7 +35,7 @@ from cora.planfile import Answer, PlanFile, page, read_plan, solve, steps_in
 from cora.planfile import explain as in_words
 from cora.profile import Profile, make_profile
 from cora.program import Program
-from cora.traffic import Shape, make_traffic
+from cora.traffic import Shape, capture, make_traffic, write_pcap
 
 
 class _Main(click.Group):

@@ -32,9 +32,9 @@ from cora.errors import DeviceError
 from cora.files import write
 from cora.namespaces import Device, advice
 from cora.neighbours import PORTS_OFFSET, NextHops
+from cora.offline import Tables
 from cora.placement import SPLIT, Placement
 from cora.program import Program, Table
-from cora.tables import Tables
 
 _BY_VERDICT = ("packets", "forwarded", "replied", "dropped", "up")
 FAST_COUNTS = (*_BY_VERDICT, "unsupported", "crossed", "no_next_hop", "guarded", "errors", "bytes")
