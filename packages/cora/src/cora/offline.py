@@ -167,7 +167,7 @@ class Offline:
         for one in self.fast.maps.values():
             if not one.name.startswith("t_"):
                 continue
-            for key in list(one.keys()):
+            for key, _ in one.items():
                 if not one.delete(key):  # entries of arrays stay, and become zero
                     one.set(key, bytes(one.value_bytes))
         self.slow.cora_close()
