@@ -167,9 +167,9 @@ class Offline:
         for one in self.fast.maps.values():
             if not one.name.startswith("t_"):
                 continue
-            for key, _ in one.items():
+            for key, value in one.items():
                 if not one.delete(key):  # entries of arrays stay, and become zero
-                    one.set(key, bytes(one.value_bytes))
+                    one.set(key, bytes(len(value)))
         self.slow.cora_close()
         if self.slow.cora_open():
             raise BuildError(f"{self.built.program.name}: no memory for the tables of the slow tier")
