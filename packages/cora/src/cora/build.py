@@ -131,30 +131,19 @@ def explain_refusal(program: Program, placement: Placement, log: str, errno: int
     """Return what the verifier refused: the step or table of the user's program, its last lines, what to move."""
     verified = "processed " in log  # otherwise a map could not be made, and the log speaks of types
     lines = [line for line in log.strip().splitlines() if line.strip()] if verified else []
-    step = _refused_step(program, lines)
-    table = next((name for name in program.tables if f"t_{name}" in log or f"'{name}'" in log), "") if verified else ""
     parts = [f"the kernel refused the fast tier of {program.name} (error {errno})"]
-    if step is not None:
-        parts.append(f"at step {step}: {program.describe(step)}")
-        table = getattr(program.steps[step], "table", table)
-    if not verified or "too large" in log.lower():
-        inside = [one for one in program.tables.values() if placement.homes[one.name] in {"fast", "both"}]
-        table = max(inside, key=lambda one: one.entries).name if inside else table
+    table = next((name for name in program.tables if f"t_{name}" in log or f"'{name}'" in log), "") if verified else ""
+    # The verifier prints a line of the source before its instructions; a step's line begins with its label.
+    steps = [int(found[1]) for line in lines if (found := re.match(r"; s(\d+): ", line))]
+    if steps and steps[-1] < len(program.steps):
+        parts.append(f"at step {steps[-1]}: {program.describe(steps[-1])}")
+        table = getattr(program.steps[steps[-1]], "table", table)
+    inside = [name for name, home in placement.homes.items() if home in {"fast", "both"}]
+    if inside and (not verified or "too large" in log.lower()):
+        table = max(inside, key=lambda name: program.tables[name].entries)
         parts.append(f"at table {table}, its largest")
-    homes = [name for name, home in placement.homes.items() if home != "slow"]
-    move = table or next(iter(homes), "")
+    move = table or next((name for name, home in placement.homes.items() if home != "slow"), "")
     advice = f"move table {move} to the slow tier (--home {move}=slow)" if move else "split the function in two"
-    tail = (
-        "\n".join(f"  {line}" for line in lines[-6:])
-        or "  (none; a table may be too large for the kernel or its memory)"
-    )
+    words = [f"  {line}" for line in lines[-6:]]
+    tail = "\n".join(words) or "  (none; a table may be too large for the kernel or its memory)"
     return f"{' '.join(parts)}; {advice}. Its last words:\n{tail}"
-
-
-def _refused_step(program: Program, lines: list[str]) -> int | None:
-    """Return the number of the step whose source line the verifier printed last."""
-    for line in reversed(lines):
-        if found := re.match(r"; s(\d+): ", line):
-            step = int(found[1])
-            return step if step < len(program.steps) else None
-    return None

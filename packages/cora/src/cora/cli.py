@@ -292,20 +292,9 @@ def run(
             load_fast(compile_tiers(program, placement, Path(scratch))).close()
         click.echo("the kernel accepts the fast tier; nothing was attached")
         return
-    options.report = _Counters(metrics).newest.update if metrics else _warn_once()
+    if metrics:
+        options.report = _Counters(metrics).newest.update
     engine.run(program, placement, pair, options)
-
-
-def _warn_once() -> Callable[[dict[str, Any]], None]:
-    """Return what shows each warning of a run once."""
-    said = {""}
-
-    def report(counts: dict[str, Any]) -> None:
-        if (warning := counts.get("warning", "")) not in said:
-            said.add(warning)
-            click.echo(f"warning: {warning}", err=True)
-
-    return report
 
 
 class _Counters:

@@ -40,6 +40,9 @@ FAST_COUNTS = (*_BY_VERDICT, "unsupported", "crossed", "no_next_hop", "guarded",
 SLOW_COUNTS = (*_BY_VERDICT, "errors", "no_next_hop", "bounced", "bad_checksums", "checksums_checked", "unsent")
 #: Entries up to which the state file holds all tables each second; larger tables are written at the end.
 LIVE_STATE_ENTRIES = 2000
+CHECKSUM_WARNING = (
+    "warning: packets come in with unfinished TCP checksums; run `ethtool -K PEER tx off` on the sender's device\n"
+)
 #: Slow-tier ns that an operation saves in the fast tier, for the controller.
 SAVED_NS = 1500.0
 #: Promotions wait so long after demotions, so that no program still holds an entry that is used again.
@@ -74,7 +77,7 @@ class Engine:
         self.program, self.placement, self.devices, self.options = program, placement, devices, options
         self.links: list[int] = []
         self.pending: list[tuple[str, bytes]] = []
-        self.pending_at, self.stopping, self.read_counts = 0.0, False, (0, 0)
+        self.pending_at, self.stopping, self.warned, self.read_counts = 0.0, False, False, (0, 0)
         self.replans = self.moved = self.lost_moves = self.slowest_move_ns = self.crossed = 0
         with tempfile.TemporaryDirectory(prefix="cora-") as scratch:
             built = compile_tiers(program, placement, Path(scratch))
@@ -142,7 +145,10 @@ class Engine:
                     self.hops.refresh()
                 if self.options.state:
                     self.write_state()
-                self.options.report(self.counters())
+                self.options.report(counts := self.counters())
+                if counts["slow"]["bad_checksums"] > 8 and not self.warned:
+                    self.warned = True
+                    sys.stderr.write(CHECKSUM_WARNING)
             if self.options.seconds and now - begin >= self.options.seconds:
                 return
 
@@ -218,9 +224,6 @@ class Engine:
         found: dict[str, Any] = {"fast": self._fast_counts(), "slow": self._slow_counts()}
         found["pulled_keys"] = sum(self.slow.cora_pulls(self.tables.numbers[table.name]) for table in self.splits)
         found |= {name: getattr(self, name) for name in ("replans", "moved", "lost_moves", "slowest_move_ns")}
-        if found["slow"]["bad_checksums"] > 8:
-            say = "packets come in with unfinished TCP checksums; run `ethtool -K PEER tx off` on the sender's device"
-            found["warning"] = say
         return found
 
     def write_state(self, everything: bool = False) -> None:

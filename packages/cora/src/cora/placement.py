@@ -36,9 +36,8 @@ class Placement:
 
     def label(self) -> str:
         """Return the placement as one line."""
-        parts = [f"{name}={home}" for name, home in self.homes.items()]
-        parts = [f"{part}({self.fast_entries[part.split('=')[0]]})" if "=split" in part else part for part in parts]
-        return " ".join(parts)
+        rooms = {name: f"({entries})" for name, entries in self.fast_entries.items()}
+        return " ".join(f"{name}={home}{rooms.get(name, '')}" for name, home in self.homes.items())
 
 
 def atomic(program: Program, table: Table) -> bool:
