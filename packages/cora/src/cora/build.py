@@ -30,17 +30,14 @@ class Built:
         placement: Where its tables live.
         fast: ELF object of the fast tier.
         slow: Path of the slow tier's shared library.
+        hand_bytes: Bytes of the hand-over header in front of a packet that crosses.
     """
 
     program: Program
     placement: Placement
     fast: bytes
     slow: Path
-
-    @property
-    def hand_bytes(self) -> int:
-        """Bytes of the hand-over header in front of a packet that crosses."""
-        return hand_bytes(self.program)
+    hand_bytes: int
 
 
 def compile_runtime(directory: Path) -> Path:
@@ -56,15 +53,12 @@ def compile_tiers(program: Program, placement: Placement, directory: Path, runti
     paths["fast"].write_text(fast_source(program, placement), encoding="utf-8")
     paths["slow"].write_text(slow_source(program, placement), encoding="utf-8")
     target, library = directory / "fast.o", directory / "slow.so"
-    bpf_options = ["-g", "-target", "bpf", "-mcpu=v3", *_multiarch(), "-c"]
+    # clang leaves out the include directory of the host's architecture when it targets BPF.
+    multiarch = [f"-I{path.parent.parent}" for path in Path("/usr/include").glob("*-linux-gnu/asm/types.h")]
+    bpf_options = ["-g", "-target", "bpf", "-mcpu=v3", *multiarch, "-c"]
     clang(*bpf_options, paths["fast"], "-o", target)
     clang("-fPIC", "-shared", paths["slow"], runtime or compile_runtime(directory), "-o", library)
-    return Built(program, placement, target.read_bytes(), library)
-
-
-def _multiarch() -> list[str]:
-    """Return the include directory of the host's architecture, which clang leaves out when it targets BPF."""
-    return [f"-I{path.parent.parent}" for path in Path("/usr/include").glob("*-linux-gnu/asm/types.h")]
+    return Built(program, placement, target.read_bytes(), library, hand_bytes(program))
 
 
 def clang(*arguments: str | Path) -> None:

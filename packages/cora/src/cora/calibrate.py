@@ -165,16 +165,11 @@ def _measure(tiers: Offline, tier: str, traces: Sequence[Frames], rounds: int = 
             tiers.load_trace(frames, number * TRACE)
         once = [partial(tiers.replay_fast, TRACE, number * TRACE) for number in range(len(traces))]
     else:
-        once = [partial(tiers.replay_slow, _handed(tiers, frames)) for frames in traces]
+        handed = [tiers.slow_trace([frame for frame, _ in frames]) for frames in traces]
+        once = [partial(tiers.replay_slow, trace) for trace in handed]
     # The first of two runs leaves the trace's own entries in the caches; one round is one run.
     measured = np.array([[min(run() for _ in range(min(2, rounds))) for run in once] for _ in range(rounds)])
     return measured.min(axis=0).tolist(), float(np.median(measured.std(axis=0) / measured.mean(axis=0)))
-
-
-def _handed(tiers: Offline, frames: Frames) -> bytes:
-    """Return frames as handed over; micro-programs hand no locals over, so that one header serves a variant."""
-    header = tiers.hand_over(frames[0][0], 0)[: tiers.built.hand_bytes]
-    return tiers.slow_trace([header + frame for frame, _ in frames])
 
 
 def calibrate(progress: Callable[[str], None] = lambda _: None, quick: bool = False) -> Costs:

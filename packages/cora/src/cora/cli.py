@@ -24,7 +24,7 @@ from cora import engine
 from cora.build import compile_tiers, load_fast
 from cora.errors import BadInput, CoraError
 from cora.files import read, require_directory, write
-from cora.functions import FUNCTIONS, defaults, load, summary
+from cora.functions import FUNCTIONS, defaults, load
 from cora.machine import Limits, load_costs, load_limits, shipped
 from cora.measure import network_costs, run_phases
 from cora.model import Choice, placement_of
@@ -128,8 +128,9 @@ def _answer(
 @main.command()
 def functions() -> None:
     """List the functions that come with cora, with their settings."""
-    for name in FUNCTIONS:
-        click.echo(f"{name:9} {summary(name)} {json.dumps(defaults(name))}")
+    for name, make in FUNCTIONS.items():
+        summary = (make.__doc__ or "").partition("\n")[0]
+        click.echo(f"{name:9} {summary} {json.dumps(defaults(name))}")
 
 
 @main.command()

@@ -349,11 +349,6 @@ FUNCTIONS: dict[str, Callable[..., Program]] = {
 }
 
 
-def summary(name: str) -> str:
-    """Return what a shipped function does, in one line."""
-    return (FUNCTIONS[name].__doc__ or "").partition("\n")[0]
-
-
 def defaults(name: str) -> dict[str, Any]:
     """Return the settings of a function with their defaults, in JSON form; those of users' files are not known."""
     known = inspect.signature(FUNCTIONS[name]).parameters if name in FUNCTIONS else {}

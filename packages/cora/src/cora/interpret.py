@@ -22,11 +22,6 @@ class Outcome(NamedTuple):
     frame: bytes
 
 
-def sketch_cells(table: Table, key: Key) -> list[Key]:
-    """Return the cells of a count-min sketch that a key adds to: (row, column) each."""
-    return [(row, hash_values(key, row + 1) % table.entries) for row in range(SKETCH_ROWS)]
-
-
 @dataclass
 class Interpreter:
     """Runs a program packet by packet.
@@ -86,7 +81,8 @@ class Interpreter:
         table = self.program.tables[step.table]
         key = tuple(evaluate(one, read) & ((1 << bits) - 1) for one, (_, bits) in zip(step.key, table.key, strict=True))
         entries, zero = self.tables[table.name], {name: 0 for name, _ in table.value}
-        cells = sketch_cells(table, key) if table.kind == "sketch" else []
+        rows = range(SKETCH_ROWS) if table.kind == "sketch" else ()
+        cells = [(row, hash_values(key, row + 1) % table.entries) for row in rows]  # a sketch's, to which the key adds
         if cells:
             before = {"count": min(entries.get(cell, zero)["count"] for cell in cells)}
             found, entry = (before if before["count"] else None), None

@@ -213,10 +213,10 @@ class Offline:
             raise BuildError(f"{self.built.program.name}: the fast tier failed on the trace")
         return float(mean)
 
-    def slow_trace(self, handed: Sequence[bytes]) -> bytes:
-        """Return packets with their hand-over headers as `replay_slow` takes them."""
-        stride = self.built.hand_bytes + REPLAYED_FRAME_BYTES
-        return b"".join(packet[:stride].ljust(stride, b"\0") for packet in handed)
+    def slow_trace(self, frames: Sequence[bytes]) -> bytes:
+        """Return packets as `replay_slow` takes them, all handed over with the header of the first."""
+        header = self.hand_over(frames[0], 0)[: self.built.hand_bytes]
+        return b"".join(header + frame[:REPLAYED_FRAME_BYTES].ljust(REPLAYED_FRAME_BYTES, b"\0") for frame in frames)
 
     def replay_slow(self, trace: bytes) -> float:
         """Return ns per packet of the slow tier over a trace."""

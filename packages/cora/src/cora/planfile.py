@@ -45,23 +45,19 @@ class PlanFile(msgspec.Struct, kw_only=True):
     instance: dict[str, Any] = {}
     profile: Profile | None = None
 
-    def open(self, where: str) -> tuple[Program, Placement]:
-        """Return the program and the placement; raise BadInput where they do not fit."""
-        program, placement = load(self.function, self.settings), Placement(self.homes, self.fast_entries, self.bounces)
-        splits = {name for name, home in self.homes.items() if home == SPLIT}
-        if set(self.homes) != set(program.tables) or splits != set(self.fast_entries):
-            raise BadInput(f"{where} is a plan for other tables than those of {program.name}; plan again")
-        if min(self.fast_entries.values(), default=1) < 1:
-            raise BadInput(f"{where}: a split table needs room for one entry or more; plan again")
-        if why := why_illegal(program, placement):
-            raise BadInput(f"{where}: {why}; plan again")
-        return program, placement
-
 
 def read_plan(path: Path) -> tuple[PlanFile, Program, Placement]:
-    """Return a plan file's content, its program, and its placement."""
+    """Return a plan file's content, its program, and its placement; raise BadInput where they do not fit."""
     data = read(path, PlanFile, "make it with `cora plan`")
-    return data, *data.open(str(path))
+    program, placement = load(data.function, data.settings), Placement(data.homes, data.fast_entries, data.bounces)
+    splits = {name for name, home in data.homes.items() if home == SPLIT}
+    if set(data.homes) != set(program.tables) or splits != set(data.fast_entries):
+        raise BadInput(f"{path} is a plan for other tables than those of {program.name}; plan again")
+    if min(data.fast_entries.values(), default=1) < 1:
+        raise BadInput(f"{path}: a split table needs room for one entry or more; plan again")
+    if why := why_illegal(program, placement):
+        raise BadInput(f"{path}: {why}; plan again")
+    return data, program, placement
 
 
 @dataclass(frozen=True)

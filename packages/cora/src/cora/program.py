@@ -478,15 +478,10 @@ def _known(program: Program) -> Iterator[tuple[int, set[str], set[str]]]:
         for target in successors(step):
             if not at < target < len(program.steps):
                 raise BadProgram(f"{program.name}: step {at} leads back to step {target}; the steps must form a DAG")
-            new, reached, seen = headers | _parsed_by(step, target), local | set(assigned(step)), known[target]
+            new, reached, seen = set(headers), local | set(assigned(step)), known[target]
+            if isinstance(step, Parse) and target == step.then != step.otherwise:
+                new |= {"ipv4", step.header, *INCLUDED.get(step.header, ())}
             known[target] = (new, reached) if seen is None else (seen[0] & new, seen[1] & reached)
-
-
-def _parsed_by(step: Step, target: int) -> set[str]:
-    """Return the headers that a packet is known to have when it goes from a step to a target."""
-    if not isinstance(step, Parse) or not target == step.then != step.otherwise:
-        return set()
-    return {"ipv4", step.header, *INCLUDED.get(step.header, ())}
 
 
 def least_bytes(program: Program) -> list[int]:
