@@ -181,6 +181,7 @@ def profile(
 @click.option("--skew", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Zipf exponent.")
 @click.option("--keys", type=click.IntRange(min=1), default=4096, show_default=True)
 @click.option("--packets", type=click.IntRange(min=1), default=20000, show_default=True)
+@click.option("--burst", type=click.FloatRange(min=1), default=1.0, show_default=True, help="Mean packets in a burst.")
 @click.option("--seed", default=1, show_default=True)
 @_out("traffic.pcap")
 def traffic(function: str, out: Path, **shape: Any) -> None:

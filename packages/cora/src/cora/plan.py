@@ -159,17 +159,16 @@ class Instance:
         """Return each rule in words, with the plans that break it: bool [plans]."""
         limits, at = self.limits, (np.arange(len(self.names)), plans)
         crosses, is_fast = self.crosses[at], self.is_fast[at]
-        code = self.code[at].sum(axis=1) + self.instructions[""]
+        size, rooms, code = (part[at].sum(axis=1) for part in (self.bytes, self.rooms, self.code))
         disordered = (is_fast[:, self.second] & crosses[:, self.first]).any(axis=1)
         needs = "ns a packet at this rate and needs more"
         return {
             "a table is fast, but packets come to it after one where they may have crossed": disordered,
             "packets may go up to the stack after a table that is not fast": crosses[:, self.stays].any(axis=1),
-            f"the tables take more than {limits.bytes:,} bytes of the fast tier": self.bytes[at].sum(axis=1)
-            > limits.bytes,
-            f"the tables have more than {limits.entries:,} entries in the fast tier": self.rooms[at].sum(axis=1)
-            > limits.entries,
-            f"the fast tier takes more than {limits.instructions:,} instructions": code > limits.instructions,
+            f"the tables take more than {limits.bytes:,} bytes of the fast tier": size > limits.bytes,
+            f"the tables have more than {limits.entries:,} entries in the fast tier": rooms > limits.entries,
+            f"the fast tier takes more than {limits.instructions:,} instructions": code
+            > limits.instructions - self.instructions[""],
             f"the fast tier has {self.limit_fast_ns:.0f} {needs}": fast > self.limit_fast_ns,
             f"the slow tier has {self.limit_slow_ns:.0f} {needs}": slow > self.limit_slow_ns,
         }
@@ -242,7 +241,6 @@ class Problem:
         limits: What the fast tier can hold.
         cores: Cores of the fast and the slow tier.
         rate_per_s: Packets a second that both tiers must take; 0 for no such limit.
-        weight_fast: Weight of a fast-tier ns beside a slow-tier one.
         homes: Settled tables, each TABLE=HOME[:ENTRIES].
     """
 
@@ -252,7 +250,6 @@ class Problem:
     limits: Limits
     cores: tuple[float, float] = (1.0, 1.0)
     rate_per_s: float = 0.0
-    weight_fast: float = 0.1
     homes: tuple[str, ...] = ()
 
     def _choices(self) -> dict[str, list[Choice]]:
@@ -302,7 +299,7 @@ class Problem:
             instructions={"": bare, **{name: instructions(program, (name,)) - bare for name in options}},
             limit_fast_ns=budget * self.cores[0],
             limit_slow_ns=budget * self.cores[1],
-            weight_of_fast_ns=self.weight_fast,
+            weight_of_fast_ns=0.1,
         )
 
 
@@ -349,10 +346,8 @@ def _trie(program: Program, profile: Profile, costs: Costs) -> tuple[float, list
     return base + costs.network.get("fast", 0.0), nodes
 
 
-def search(
-    instance: Instance, engine: str = "exact", limit_s: float = 10.0, start: dict[str, Choice] | None = None
-) -> Plan:
-    """Return the cheapest plan that an engine finds; the greedy one may start from a plan.
+def search(instance: Instance, engine: str = "exact", limit_s: float = 10.0) -> Plan:
+    """Return the cheapest plan that an engine finds; the exact one stops after `limit_s` seconds.
 
     Raises:
         NoPlan: No plan meets the limits.
@@ -364,7 +359,7 @@ def search(
     engines: dict[str, Callable[[], tuple[np.ndarray | None, bool]]] = {
         "exact": lambda: _exact(instance, limit_s),
         "exhaustive": lambda: (_exhaustive(instance), True),
-        "greedy": lambda: (_greedy(instance, start), False),
+        "greedy": lambda: (_greedy(instance), False),
     }
     if engine not in engines:
         raise BadInput(f"unknown engine {engine!r}; use {', '.join(engines)}")
@@ -431,7 +426,7 @@ def _exact(instance: Instance, limit_s: float) -> tuple[np.ndarray | None, bool]
         + int(one.weight_of_fast_ns * 1000) * sum(fast)
         + int(SPLIT_NS * SCALE * 1000) * total(one.is_split)
     )
-    if (hint := _greedy(instance, None)) is not None:  # it gives up sooner than the solver
+    if (hint := _greedy(instance)) is not None:  # it gives up sooner than the solver
         for (table, i), var in x.items():
             model.add_hint(var, bool(hint[table] == i))
     solver = cp_model.CpSolver()
@@ -448,12 +443,12 @@ def _exact(instance: Instance, limit_s: float) -> tuple[np.ndarray | None, bool]
 GREEDY_S = 0.008
 
 
-def _greedy(instance: Instance, start: dict[str, Choice] | None) -> np.ndarray | None:
-    """Climb from the plan that is given, or from all fast made to fit; from all slow where that leads nowhere."""
+def _greedy(instance: Instance) -> np.ndarray | None:
+    """Climb from all fast made to fit; from all slow where that leads nowhere."""
     deadline = time.thread_time() + GREEDY_S
     stays = np.isin(np.arange(len(instance.names)), instance.stays) | instance.earlier[instance.stays].any(axis=0)
     slow = np.where(stays, instance.is_fast.argmax(axis=1), instance.crosses.argmax(axis=1))
-    for begin in (instance.row(start)[0] if start else _shrunk(instance, deadline), slow):
+    for begin in (_shrunk(instance, deadline), slow):
         plan = _climb(instance, begin, deadline)
         if np.isfinite(instance.price(plan[None])[1][0]):
             return plan

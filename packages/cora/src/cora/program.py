@@ -255,9 +255,9 @@ class Program:
             return f"{verb} {step.table}"
         if isinstance(step, Rewrite):
             return "rewrite " + ", ".join(name for name, _ in step.sets)
-        if isinstance(step, Assign):
-            return f"set {step.local}"
-        return "branch" if isinstance(step, Branch) else step.kind
+        if isinstance(step, Verdict):
+            return step.kind
+        return f"set {step.local}" if isinstance(step, Assign) else "branch"
 
 
 def adds(name: str, value: Expr) -> bool:
