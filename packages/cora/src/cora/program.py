@@ -379,6 +379,8 @@ class Build:
         delete: bool = False,
     ) -> Result:
         """Append an atomic table operation; see `Access`. Outputs get fresh local names."""
+        if {"hit", "full"} & set(outs or {}):
+            raise BadProgram(f"{self.name}: outputs of table {table.name} cannot be named hit or full; rename them")
         names = {name: f"{table.name}_{name}_{len(self.steps)}" for name in ("hit", "full", *(outs or {}))}
         self._then(
             Access(
