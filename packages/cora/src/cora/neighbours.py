@@ -58,7 +58,7 @@ class NextHops:
         for number, device in enumerate(self.devices):
             for one in _ip("neigh", "show", "dev", device.name) if self.routed else []:
                 if "lladdr" in one and ":" not in one["dst"] and "FAILED" not in one.get("state", []):
-                    self._learn(number, one["dst"], bytes(int(part, 16) for part in one["lladdr"].split(":")))
+                    self._learn(number, one["dst"], bytes.fromhex(one["lladdr"].replace(":", "")))
             macs = self.macs[number]
             hop = next(iter(macs)) if macs else bytes(6)
             at = PORTS_OFFSET + number * PORT_BYTES
