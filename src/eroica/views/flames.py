@@ -113,9 +113,10 @@ def _sides(material: Material, first: int) -> tuple[list[int], list[int]]:
 
 def _is_about_loader(material: Material) -> bool:
     """Return whether the first cause lies in a loader process, which is never critical itself."""
-    keys = material.rows.keys
-    columns = [int(column) for cause in material.causes[:1] for column in material.functions_of(cause)[:1]]
-    return any(keys[column].thread == "loader" for column in columns)
+    for cause in material.causes[:1]:
+        columns = material.rows.matching(cause.function.name, cause.function.stack)[:1]
+        return any(material.rows.keys[column].thread == "loader" for column in columns)
+    return False
 
 
 def _stacks(

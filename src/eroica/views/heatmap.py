@@ -23,7 +23,6 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from eroica.model.pattern import FunctionKey
-from eroica.model.verdict import NO_FUNCTION, Finding
 from eroica.model.words import clean
 from eroica.views import svg
 from eroica.views.material import Material
@@ -38,7 +37,7 @@ _WIDTH, _LEFT, _TOP, _ROW = 960.0, 236.0, 34.0, 18.0
 _LETTERS = 29
 #: Value of a cell whose worker does not run the function.
 NO_VALUE = 65_535
-_MOST_MARKS, _MOST_TOLD = 40, 3
+_MOST_MARKS = 40
 #: Level 0 of the image is transparent (no value); levels 1 to 255 are colors.
 _LEVELS = 256
 #: Evenly spaced stops from nothing to most. Lightness changes evenly, so the scales read without color and in print.
@@ -91,7 +90,7 @@ class _Heatmap:
         self.middle_F = np.median(np.nan_to_num(self.ms_FW), axis=1)
         self.top_ms = max(float(np.nanmax(self.ms_FW)), 1e-3)
         self.keys = [rows.keys[column] for column in columns]
-        self.names = short_names(self.keys, _LETTERS)
+        self.names = short_names(self.keys)
         marks = {
             int(column): finding.order
             for finding in reversed(material.verdict.findings)
@@ -115,23 +114,8 @@ class _Heatmap:
         return (
             "A row is a function, a column a worker in rank order; the more a cell stands out from the page, the more "
             "time of each iteration waits for that function on that worker."
-            f"{culprits * bool(self.culprits)}{self._elsewhere()}{shared * (self.workers > _MOST_COLUMNS)}"
+            f"{culprits * bool(self.culprits)}{shared * (self.workers > _MOST_COLUMNS)}"
         )
-
-    def _elsewhere(self) -> str:
-        """Name the causes whose row has another function, or that have no row."""
-        told: list[str] = []
-        for cause in self.material.causes:
-            if cause.function.name == NO_FUNCTION or len(told) >= _MOST_TOLD:
-                continue
-            if cause.order not in self.orders:
-                name = clean(cause.function.name, 80)
-                told.append(f" Cause {cause.order}, {name}, has no row: no iteration waits for it directly.")
-                continue
-            name = _shown_as(cause, self.keys[self.orders.index(cause.order)])
-            if name != cause.function.name:
-                told.append(f" Row ({cause.order}) is where cause {cause.order} shows: {clean(name, 120)}.")
-        return "".join(told)
 
     # --- the drawing ---
 
@@ -291,24 +275,24 @@ _KERNEL = re.compile(r"\w*kernel\w*")
 _LONGEST = 2000
 
 
-def short_names(keys: Sequence[FunctionKey], room: int = 40) -> list[str]:
+def short_names(keys: Sequence[FunctionKey]) -> list[str]:
     """Return a name for each function that tells them apart as far as possible; not clean yet.
 
-    Names longer than `room` lose their class or their template arguments, and may still be too long.
+    Long names lose their class or their template arguments, and may still be too long for a row.
     """
-    names = [_short(key, room) for key in keys]
+    names = list(map(_short, keys))
     seen = Counter(names)
     return [f"{name} · {_apart(key)}" if seen[name] > 1 else name for name, key in zip(names, keys, strict=True)]
 
 
-def _short(key: FunctionKey, room: int) -> str:
+def _short(key: FunctionKey) -> str:
     """Return a Python function with its file, others by name."""
     if not key.stack:
-        return key.name if len(key.name) <= room else _of_kernel(key.name[:_LONGEST])
+        return key.name if len(key.name) <= _LETTERS else _of_kernel(key.name[:_LONGEST])
     name, _, where = key.stack[-1][:_LONGEST].partition(" (")
     file = where.removesuffix(")").rsplit("/", 1)[-1]
     whole = f"{name} {file}".strip()
-    return whole if len(whole) <= room else f"{_last_part(name)} {file}".strip()
+    return whole if len(whole) <= _LETTERS else f"{_last_part(name)} {file}".strip()
 
 
 def _last_part(name: str) -> str:
@@ -325,17 +309,6 @@ def _of_kernel(name: str) -> str:
     outer = head.rsplit("::", 1)[-1]
     inner = next((found for found in _KERNEL.findall(inside) if found != outer), "")
     return f"{inner} · {outer}" if inner else outer or name
-
-
-def _shown_as(finding: Finding, key: FunctionKey) -> str:
-    """Return a finding's function, with the function of its row where that differs; not clean yet.
-
-    A loader's process is never critical itself: "_read_block, waited for in poll".
-    """
-    name = finding.function.name
-    if name == key.name or any(name in frame for frame in key.stack):
-        return name
-    return f"{name}, {'waited for in' if key.phase == 'input' else 'as'} {key.name}"
 
 
 def _apart(key: FunctionKey) -> str:

@@ -31,7 +31,7 @@ _MOST_HINTS = 160
 #: The line is cut at this multiple of the 98th percentile: one outlier (the first iteration compiles) must not flatten
 #: all others.
 _CUT = 2.5
-_MOST_ROWS = 120
+_MOST_ROWS, _MOST_MARKS = 120, 60
 _SHOWN = {
     "baseline": "healthy window",
     "trigger": "trigger",
@@ -84,19 +84,9 @@ def of_job(material: Material) -> Course | None:
             for at in chosen.tolist()
         ),
         is_time=True,
-        marks=_own_marks(history.marks, material.window_id),
+        marks=history.marks[-_MOST_MARKS:],
         before_ms=material.verdict.iteration.baseline_ms,
     )
-
-
-def _own_marks(marks: Sequence[Mark], window_id: int) -> tuple[Mark, ...]:
-    """Return the marks of the verdict's window, the trigger before it, and all other windows."""
-    own = [mark for mark in marks if mark.kind == "baseline" or mark.window_id == window_id or not window_id]
-    begin = min((mark.at_s for mark in own if mark.kind in ("window", "blocked")), default=float("inf"))
-    triggers = [mark for mark in marks if mark.kind == "trigger" and mark.at_s <= begin]
-    others = [mark for mark in marks if mark.kind in ("window", "blocked") and mark not in own]
-    chosen = {*map(id, own), *map(id, triggers[-1:]), *map(id, others)}
-    return tuple(mark for mark in marks if id(mark) in chosen)[-60:]
 
 
 def of_window(material: Material) -> Course | None:

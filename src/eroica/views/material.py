@@ -186,30 +186,16 @@ class Material:
         return f"worker {rank} on {host}" if host else f"worker {rank}"
 
     def functions_of(self, finding: Finding) -> NDArray[np.intp]:
-        """Return the columns of `rows` that a finding is about, the heaviest first.
+        """Return the columns of `rows` that show a finding, the heaviest first: its function, else the wait for input.
 
-        A finding states β of what it measured, which need not be the function it names: a loader's process is never on
-        the critical path, the wait for its batch is. This method tries the named function, the wait for input, the
-        kind of work and each single function, and takes the first with the stated β on the named workers.
+        A loader's process is never on the critical path; the wait for its batch is.
         """
         named = self.rows.matching(finding.function.name, finding.function.stack)
-        stated = finding.pattern.beta if finding.pattern is not None else None
         places = [self.places[rank] for rank in finding.workers if rank in self.places]
-        if stated is None or not places or self._shows(named, places, stated):
+        if not places or self.rows.beta_WF[places][:, named].any():
             return named
-        keys = self.rows.keys
-        others = [
-            [at for at, key in enumerate(keys) if key.phase == "input" and key.thread == "training"],
-            [at for at, key in enumerate(keys) if key.kind == finding.function.kind],
-            *([at] for at in range(len(keys))),
-        ]
-        arrays = (np.array(columns, dtype=np.intp) for columns in others)
-        return next((columns for columns in arrays if self._shows(columns, places, stated)), named)
-
-    def _shows(self, columns: NDArray[np.intp], places: Sequence[int], beta: float) -> bool:
-        """Return whether functions have this β on these workers, but for rounding."""
-        found = float(self.rows.beta_WF[places][:, columns].sum(axis=1).mean()) if len(columns) else 0.0
-        return abs(found - beta) <= max(0.02 * beta, 0.0005)
+        waits = [at for at, key in enumerate(self.rows.keys) if key.phase == "input" and key.thread == "training"]
+        return np.array(waits, dtype=np.intp) if waits and len(named) else named
 
     def timeline(self, rank: int) -> Timeline | None:
         """Return the timeline of a worker; None if it has none or its bytes are damaged."""
