@@ -124,12 +124,11 @@ def _stacks(
 ) -> Iterator[tuple[tuple[str, ...], float, float]]:
     """Yield each Python stack with its mean milliseconds per iteration on culprits and peers."""
     rows = material.rows
-    lengths_W = [max(one.last_iteration - one.first_iteration, 1) for one in material.patterns]
-    time_WF = rows.total_s_WF if in_loader else rows.critical_s_WF
+    ms_WF = rows.total_ms_WF if in_loader else rows.critical_ms_WF
     for column, key in enumerate(rows.keys):
         if not key.stack or (key.thread == "loader") != in_loader:
             continue
-        ms_W = 1e3 * time_WF[:, column].astype(float) / lengths_W
+        ms_W = ms_WF[:, column].astype(float)
         own, theirs = float(ms_W[list(culprits)].mean()), float(ms_W[list(peers)].mean()) if peers else 0.0
         if math.isfinite(own + theirs) and own + theirs > 0:
             yield key.stack, own, theirs

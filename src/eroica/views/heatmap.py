@@ -62,7 +62,7 @@ def draw(material: Material) -> Picture | None:
 
 def _chosen(material: Material) -> NDArray[np.intp]:
     """Choose the functions of findings, then those that differ or cost most."""
-    time_WF = material.rows.critical_s_WF
+    time_WF = material.rows.critical_ms_WF
     own = [int(column) for finding in material.verdict.findings for column in material.functions_of(finding)[:4]]
     weight_F = np.ptp(time_WF, axis=0) + time_WF.mean(axis=0)
     rest = np.argsort(-weight_F, kind="stable").tolist()
@@ -82,10 +82,8 @@ class _Heatmap:
     def __init__(self, material: Material, columns: NDArray[np.intp]) -> None:
         self.material = material
         rows = material.rows
-        lengths_W = [max(one.last_iteration - one.first_iteration, 1) for one in material.patterns]
-        per_iteration_WF = 1e3 * rows.critical_s_WF[:, columns] / np.array(lengths_W, dtype=np.float64)[:, None]
-        is_told_WF = rows.runs_WF[:, columns] & np.isfinite(per_iteration_WF)
-        self.ms_FW = np.where(is_told_WF, per_iteration_WF, np.nan).T
+        ms_WF = rows.critical_ms_WF[:, columns].astype(np.float64)
+        self.ms_FW = np.where(rows.runs_WF[:, columns] & np.isfinite(ms_WF), ms_WF, np.nan).T
         self.workers = int(self.ms_FW.shape[1])
         self.middle_F = np.median(np.nan_to_num(self.ms_FW), axis=1)
         self.top_ms = max(float(np.nanmax(self.ms_FW)), 1e-3)
