@@ -154,7 +154,7 @@ def _picture(
             svg.label(x, 16, text, cls=cls),
             *islice(_boxes(root, side, x, (width / top_ms, top_ms if peers else None)), _MOST_FRAMES),
         ]
-    legend = svg.group(_legend(), transform=f"translate(0 {svg.number(height - 6)})")
+    legend = svg.tag("g", _legend(), transform=f"translate(0 {svg.number(height - 6)})")
     title = f"Flame graphs of {names[0]} and of {names[1]}"
     what = "time in loader processes, summed over them, idle time included"
     if not in_loader:
@@ -174,7 +174,7 @@ def _picture(
     return Picture(
         id="flames",
         title="Python in loader processes, against peers" if in_loader else _TITLE,
-        body=svg.scrolled(svg.svg(_WIDTH, height, *sides, legend, title=title, cls="wide flames")),
+        body=svg.tag("div", svg.svg(_WIDTH, height, *sides, legend, title=title, cls="wide flames"), cls="scroll"),
         reads=f"Callers stand above what they call; the width of a frame is {what}, each iteration.{against}",
         facts=facts(("function", "called from", "here", "peers", "difference"), rows),
         data={"tree": root.packed(), "top": top_ms, "names": names, "peers": len(peers), "steps": _STEPS},
@@ -198,7 +198,7 @@ def _boxes(frame: Frame, side: str, x: float, scale: tuple[float, float | None],
             color = tone(child, top_ms, side) if top_ms is not None else "same"
             text = _label(child, width - 8, color)
             name = svg.label(x + 4, y + 13, text, cls=f"frame-name on-{color}") if text else None
-            yield svg.group(svg.rect(x, y, max(width - 1, 0.6), _ROW - 1, told, cls=f"frame {color}"), name)
+            yield svg.tag("g", svg.rect(x, y, max(width - 1, 0.6), _ROW - 1, told, cls=f"frame {color}"), name)
             yield from _boxes(child, side, x, scale, depth + 1)
         x += width
 
@@ -233,4 +233,4 @@ def _legend() -> Markup:
     for cls, name in names:
         parts += [svg.rect(x, -10, 12, 12, cls=f"frame {cls}"), svg.label(x + 18, 0, name, cls="soft")]
         x += 44 + svg.text_width(name)
-    return svg.group(*parts, cls="flame-legend")
+    return svg.tag("g", *parts, cls="flame-legend")

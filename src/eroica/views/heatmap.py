@@ -101,7 +101,7 @@ class _Heatmap:
 
     def picture(self) -> Picture:
         """Return drawing, table and data."""
-        body = svg.scrolled(self._drawing())
+        body = svg.tag("div", self._drawing(), cls="scroll")
         return Picture(
             id="heatmap", title=_TITLE, body=body, reads=self._reads(), facts=self._facts(), data=self._data()
         )
@@ -258,7 +258,8 @@ def _legend(top_ms: float, y: float) -> Markup:
     """Return the scale of colors up to `top_ms`, with its ends above it."""
     size = {"x": _WIDTH - 220.0, "y": y, "width": 220.0, "height": 8.0}
     ramp = np.arange(1, _LEVELS, dtype=np.uint8)[None, :]
-    return svg.group(
+    return svg.tag(
+        "g",
         *(_image(indexed_png(ramp, colors), cls, size) for cls, colors in _PALETTES),
         svg.label(size["x"], y - 4, "0", text_anchor="start", cls="tick-text"),
         svg.label(_WIDTH, y - 4, svg.time(top_ms), text_anchor="end", cls="tick-text"),

@@ -142,7 +142,7 @@ def draw(material: Material) -> Picture | None:
         return Picture(id=_ID, title=title, missing="No iteration times were kept for this verdict.")
     if len(course.x) < 2:
         return Picture(id=_ID, title=title, missing=f"Only one was captured; {course.notes[0]}.")
-    body = svg.join((svg.scrolled(_draw(course, title)), _legend(course)))
+    body = svg.join((tag("div", _draw(course, title), cls="scroll"), _legend(course)))
     before = " The dashed line is the mean iteration that the verdict compares with." if course.before_ms else ""
     reads = (
         "Each step is one captured iteration: its mean over all workers, and as a thin line the longest of any worker."
@@ -210,7 +210,8 @@ def _flags(course: Course, x: Scale, end: float) -> Iterator[Markup]:
     for at, mark in enumerate(sorted(chosen, key=lambda mark: mark.at_s)):
         place, name, height = x(mark.at_s), _flag_name(mark), _TOP - 10 - _LINE * (at % _LINES)
         half = text_width(name) / 2 + 8
-        yield svg.group(
+        yield svg.tag(
+            "g",
             line(place, height + 4, place, end, cls=f"flag flag-{mark.kind}"),
             label(
                 min(max(place, half), _WIDTH - half),

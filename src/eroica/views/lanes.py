@@ -285,8 +285,9 @@ def _events(
     drawn: Mapping[int, Drawn], places: Mapping[int, Place], titles: Mapping[int, tuple[str, str]]
 ) -> Iterator[dict[str, object]]:
     """Yield names and order of processes and threads, then slices and values; the first begins at 0."""
-    rows = [(places[rank], row.start_ns) for rank, one in drawn.items() for row in (*one.lanes, *one.counters)]
-    origin = min((int(_steps(place, start_ns[:1])[0]) for place, start_ns in rows if len(start_ns)), default=0)
+    starts = [(places[rank], lane.start_ns[:1]) for rank, one in drawn.items() for lane in one.lanes]
+    starts += [(places[rank], counter.start_ns[:1]) for rank, one in drawn.items() for counter in one.counters]
+    origin = min((int(_steps(place, first_ns)[0]) for place, first_ns in starts if len(first_ns)), default=0)
     for order, (rank, one) in enumerate(drawn.items()):
         pid, (name, label) = rank + 1, titles[rank]
         yield _meta("process_name", pid, 0, name=name)

@@ -43,15 +43,10 @@ def tag(name: str, *children: object, **attributes: object) -> Markup:
         children: Markup or text; None is left out.
         attributes: `cls` is "class", other underscores are hyphens (`text_anchor`). None is left out.
     """
-    written = "".join(f' {_attribute(key)}="{_value(value)}"' for key, value in attributes.items() if value is not None)
+    named = {"class" if key == "cls" else key.replace("_", "-"): value for key, value in attributes.items()}
+    written = "".join(f' {name}="{_value(value)}"' for name, value in named.items() if value is not None)
     inside = "".join(words(child, 600) for child in children if child is not None)
     return Markup(f"<{name}{written}>{inside}</{name}>" if inside else f"<{name}{written}/>")
-
-
-def _attribute(key: str) -> str:
-    if key == "cls":
-        return "class"
-    return key.rstrip("_").replace("_", "-")
 
 
 def _value(value: object) -> str:
@@ -76,16 +71,6 @@ def svg(
     spoken = {"role": "img", "aria_label": title, "cls": f"picture {cls}".strip()} if title else {"aria_hidden": "true"}
     size = {"viewBox": f"0 0 {number(width)} {number(height)}", "width": float(width), "height": float(height)}
     return tag("svg", *children, **size, **spoken, preserveAspectRatio="none" if stretch else None)
-
-
-def group(*children: object, **attributes: object) -> Markup:
-    """Return `<g>`."""
-    return tag("g", *children, **attributes)
-
-
-def scrolled(drawing: Markup) -> Markup:
-    """Return a wide picture in a place that scrolls sideways on a phone."""
-    return tag("div", drawing, cls="scroll")
 
 
 def rect(x: float, y: float, width: float, height: float, *children: object, **attributes: object) -> Markup:
@@ -170,14 +155,14 @@ def bottom_axis(scale: Scale, y: float, texts: Sequence[tuple[float, str]], titl
     marks = [line(scale(value), y, scale(value), y + 4, cls="tick") for value, _ in texts]
     names = [label(scale(value), y + 16, text, text_anchor="middle", cls="tick-text") for value, text in texts]
     name = label(scale.end, y + 31, title, text_anchor="end", cls="axis-title")
-    return group(line(scale.start, y, scale.end, y, cls="axis"), *marks, *names, name)
+    return tag("g", line(scale.start, y, scale.end, y, cls="axis"), *marks, *names, name)
 
 
 def left_axis(scale: Scale, x: float, width: float, texts: Sequence[tuple[float, str]]) -> Markup:
     """Return horizontal grid lines of a picture that begins at x, with texts on their left."""
     lines = [line(x, scale(value), x + width, scale(value), cls="grid") for value, _ in texts]
     names = [label(x - 6, scale(value) + 4, text, text_anchor="end", cls="tick-text") for value, text in texts]
-    return group(*lines, *names)
+    return tag("g", *lines, *names)
 
 
 def time(value_ms: float) -> str:

@@ -116,7 +116,11 @@ class _Matrix:
             cls="wide waits",
         )
         return Picture(
-            id="waits", title="Who waits for whom", body=svg.scrolled(drawn), reads=self._reads(), facts=self._facts()
+            id="waits",
+            title="Who waits for whom",
+            body=svg.tag("div", drawn, cls="scroll"),
+            reads=self._reads(),
+            facts=self._facts(),
         )
 
     def _reads(self) -> str:
@@ -159,7 +163,7 @@ class _Matrix:
         box = svg.rect(x - side / 2, y - side / 2, side, side, told, cls=cls)
         has_number = self.cell >= _NUMBERED and side > 0.75 * self.cell
         number = svg.label(x, y + 4, f"{value:.3g}", text_anchor="middle", cls="on-square") if has_number else None
-        return svg.group(box, number)
+        return svg.tag("g", box, number)
 
     def _who_waits(self, at: int) -> str:
         return f"{self.names[at]} {'wait' if self.by_host and at not in self.named else 'waits'}"
