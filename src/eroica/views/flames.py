@@ -89,10 +89,10 @@ def build_tree(stacks: Iterable[tuple[tuple[str, ...], float, float]]) -> Frame 
 
 def draw(material: Material) -> Picture | None:
     """Draw two icicles; None for jobs without windows."""
-    pair = material.culprit_and_peer() if material.verdict.verdict != "blocked" else None
-    if pair is None:
+    first = material.suspect() if material.verdict.verdict != "blocked" else None
+    if first is None:
         return None
-    culprits, peers = _sides(material, pair[0])
+    culprits, peers = _sides(material, first)
     in_loader = _is_about_loader(material)
     root = build_tree(_stacks(material, culprits, peers, in_loader))
     if root is None:

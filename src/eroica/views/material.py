@@ -192,41 +192,28 @@ class Material:
         except InputError:
             return None
 
-    def culprit_and_peer(self) -> tuple[int, int | None] | None:
-        """Return the worker to look at closely and a peer, by global rank.
+    def suspect(self) -> int | None:
+        """Return the worker to look at closely, by global rank; None without patterns.
 
-        The worker is the first culprit with a pattern; else the slowest in the first cause's function; else the one
-        with the longest window. The peer is None for a single worker; without patterns, the result is None.
+        It is the first culprit with a pattern; else the slowest in the first cause's function; else the one with the
+        longest window.
         """
-        if not self.patterns:
-            return None
-        columns = next((found for cause in self.causes if len(found := self.functions_of(cause))), None)
-        column = None if columns is None else int(columns[0])
-        culprit = next((rank for rank in self.culprits if rank in self.places), None)
-        if culprit is None:
-            culprit = int(self.ranks[int(np.argmax(self._weights(column)))])
-        return culprit, self.peer_of(culprit, column)
+        named = next((rank for rank in self.culprits if rank in self.places), None)
+        if named is not None or not self.patterns:
+            return named
+        columns = [int(column) for cause in self.causes for column in self.functions_of(cause)[:1]]
+        lengths_W = np.array([pattern.duration_s for pattern in self.patterns])
+        return int(self.ranks[np.argmax(self.rows.critical_ms_WF[:, columns[0]] if columns else lengths_W)])
 
-    def peer_of(self, rank: int, column: int | None = None) -> int | None:
-        """Return the median worker of those that run the same functions as `rank` and are no culprits.
-
-        Args:
-            rank: Global rank of the worker that needs a peer.
-            column: Function whose critical time orders the workers; None: the length of the window does.
-        """
+    def peer_of(self, rank: int) -> int | None:
+        """Return the worker with the median window among those that run the same functions and are no culprits."""
         others = [place for other, place in self.places.items() if other != rank and other not in self.culprits]
         others = others or [place for other, place in self.places.items() if other != rank]
         if not others:
             return None
         likeness = self.rows.likeness(self.places[rank])[others]
-        alike = np.array(others)[likeness >= likeness.max() - 0.1]
-        weights = self._weights(column)[alike]
-        return int(self.ranks[alike[np.argsort(weights, kind="stable")[len(alike) // 2]]])
-
-    def _weights(self, column: int | None) -> NDArray[np.float64]:
-        if column is None:
-            return np.array([pattern.duration_s for pattern in self.patterns])
-        return self.rows.critical_ms_WF[:, column].astype(np.float64)
+        alike = np.array(others)[likeness >= likeness.max() - 0.1].tolist()
+        return int(self.ranks[sorted(alike, key=lambda place: self.patterns[place].duration_s)[len(alike) // 2]])
 
 
 def gather(directory: Path, window_id: int | None = None) -> Material:

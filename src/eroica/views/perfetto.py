@@ -46,8 +46,7 @@ def choose_workers(material: Material, asked: Sequence[int] = ()) -> tuple[int, 
     if len(set(asked)) > MOST_ASKED:
         raise UsageError(f"{len(set(asked))} workers are too many for one trace; name at most {MOST_ASKED}")
     culprits = [rank for rank in material.culprits if rank in material.places][: MOST_UNASKED // 2]
-    pairs = [(culprit, material.peer_of(culprit)) for culprit in culprits]
-    pairs = pairs or list(filter(None, [material.culprit_and_peer()]))
+    pairs = [(rank, material.peer_of(rank)) for rank in culprits or [material.suspect()] if rank is not None]
     return tuple(dict.fromkeys(asked or (rank for pair in pairs for rank in pair if rank is not None)))
 
 
