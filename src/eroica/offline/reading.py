@@ -65,11 +65,10 @@ def read_one(
         summary = TraceSummary(path=str(path), error=f"{path} cannot be read: {error.strerror or error}")
     except MemoryError:
         summary = TraceSummary(path=str(path), error=f"{path} needs more memory than there is")
-    seconds = time.perf_counter() - began
     pattern = summary.pattern
     if pattern is not None:
-        pattern = msgspec.structs.replace(pattern, raw_bytes=size, summarize_s=seconds)
-    return msgspec.structs.replace(summary, seconds=seconds, pattern=pattern, process=process)
+        pattern = msgspec.structs.replace(pattern, raw_bytes=size, summarize_s=time.perf_counter() - began)
+    return msgspec.structs.replace(summary, pattern=pattern, process=process)
 
 
 def read_all(
