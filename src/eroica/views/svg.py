@@ -144,9 +144,9 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [count * step for count in range(first, last + 1)]
 
 
-def roof(value: float, about: int = 4) -> float:
+def roof(value: float) -> float:
     """Return the end of an axis from 0 with room for `value`: its next round number."""
-    steps = ticks(0.0, value, about)
+    steps = ticks(0.0, value, 4)
     return math.ceil(value / steps[1] - 1e-9) * steps[1] if len(steps) > 1 else 1.0
 
 
