@@ -15,7 +15,7 @@ from markupsafe import Markup
 from eroica.model.words import clean
 from eroica.views import svg
 from eroica.views.material import Material
-from eroica.views.svg import Picture, facts
+from eroica.views.svg import Facts, Picture
 
 _WIDTH, _GAP, _ROW, _HEAD, _FOOT = 960.0, 16.0, 18.0, 30.0, 34.0
 #: Least width of a frame that is drawn, pixels; and frames on each side.
@@ -176,7 +176,7 @@ def _picture(
         title="Python in loader processes, against peers" if in_loader else _TITLE,
         body=svg.tag("div", svg.svg(_WIDTH, height, *sides, legend, title=title, cls="wide flames"), cls="scroll"),
         reads=f"Callers stand above what they call; the width of a frame is {what}, each iteration.{against}",
-        facts=facts(("function", "called from", "here", "peers", "difference"), rows),
+        facts=Facts(("function", "called from", "here", "peers", "difference"), rows),
         data={"tree": root.packed(), "top": top_ms, "names": names, "peers": len(peers), "steps": _STEPS},
     )
 

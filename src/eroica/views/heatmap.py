@@ -26,7 +26,7 @@ from eroica.model.pattern import FunctionKey
 from eroica.model.words import clean
 from eroica.views import svg
 from eroica.views.material import Material
-from eroica.views.svg import Facts, Picture, facts
+from eroica.views.svg import Facts, Picture
 
 #: Functions that get a row: as many as fit on a screen.
 MOST_ROWS = 30
@@ -191,7 +191,7 @@ class _Heatmap:
             ends = [text for at in places for text in (svg.time(float(values_W[at])), str(self.material.ranks[at]))]
             own = [svg.time(value) if math.isfinite(value) else "–" for value in values_W[self.culprits[:3]].tolist()]
             rows.append([clean(name), svg.time(middle), *ends, *own])
-        return facts(header, rows)
+        return Facts(header, rows)
 
     def _data(self) -> dict[str, object]:
         ranks = self.material.ranks

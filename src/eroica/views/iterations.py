@@ -17,7 +17,7 @@ from eroica.model.series import decode_alike
 from eroica.model.words import milliseconds
 from eroica.views import svg
 from eroica.views.material import Material
-from eroica.views.svg import Facts, Picture, Scale, facts, label, line, path, points, rect, tag, text_width, ticks, time
+from eroica.views.svg import Facts, Picture, Scale, label, line, path, points, rect, tag, text_width, ticks, time
 
 _ID, _TITLE = "iterations", "Iteration times"
 _WIDTH = 960.0
@@ -288,4 +288,4 @@ def _facts(course: Course) -> Facts:
         for at in chosen.tolist()
     ]
     header = ("since the start" if course.is_time else "iteration", "mean, or what happened", "in words")
-    return facts(header, [*happened, *told])
+    return Facts(header, [*happened, *told])

@@ -46,8 +46,9 @@ def choose_workers(material: Material, asked: Sequence[int] = ()) -> tuple[int, 
     if len(set(asked)) > MOST_ASKED:
         raise UsageError(f"{len(set(asked))} workers are too many for one trace; name at most {MOST_ASKED}")
     culprits = [rank for rank in material.culprits if rank in material.places][: MOST_UNASKED // 2]
-    pairs = [(rank, material.peer_of(rank)) for rank in culprits or [material.suspect()] if rank is not None]
-    return tuple(dict.fromkeys(asked or (rank for pair in pairs for rank in pair if rank is not None)))
+    looked_at = culprits or [rank for rank in (material.suspect(),) if rank is not None]
+    unasked = (one for rank in looked_at for one in (rank, material.peer_of(rank)) if one is not None)
+    return tuple(dict.fromkeys(asked or unasked))
 
 
 def align(material: Material, ranks: Sequence[int]) -> TimeAxis:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -185,29 +186,13 @@ def text_width(text: str, size: float = 12) -> float:
 
 
 _NOTHING = Markup()
-#: Maximum rows of a table; the JSON has everything.
-MOST_ROWS = 200
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """The table below a picture.
+class Facts(NamedTuple):
+    """The table below a picture: heads of the columns, the first of which names the row; cells as text, not escaped."""
 
-    Attributes:
-        header: Heads of the columns; the first column names the row.
-        rows: Cells as text, not yet escaped.
-        left_out: Number of rows that are not listed.
-    """
-
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left_out: int = 0
-
-
-def facts(header: Sequence[str], rows: Sequence[Sequence[str]], most: int = MOST_ROWS) -> Facts:
-    """Return a table of the first `most` rows."""
-    shown = tuple(tuple(row) for row in rows[:most])
-    return Facts(header=tuple(header), rows=shown, left_out=max(0, len(rows) - most))
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from eroica.model.verdict import Waits
 from eroica.model.words import clean
 from eroica.views import svg
 from eroica.views.material import Material
-from eroica.views.svg import Facts, Picture, facts
+from eroica.views.svg import Facts, Picture
 
 #: Workers up to which each has a row and a column; then hosts, and workers that the verdict names.
 _MOST_WORKERS, _MOST_HOSTS, _MOST_CULPRITS = 40, 24, 8
@@ -204,4 +204,4 @@ class _Matrix:
         rows = [[self.names[row], self.names[on], svg.time(value)] for (row, on), value in ordered if value > 0]
         blamed = sorted(((value, at) for at, value in enumerate(self.blamed) if value > 0), reverse=True)[:10]
         laid = [["all others", f"{self.names[at]}, chains followed", svg.time(value)] for value, at in blamed]
-        return facts(("who waits", "for whom", "each iteration"), [*laid, *rows])
+        return Facts(("who waits", "for whom", "each iteration"), [*laid, *rows])
