@@ -22,7 +22,7 @@ from rich.console import Console
 from eroica.model.trace import TraceSummary
 from eroica.model.verdict import Verdict
 from eroica.offline.examine import window_of
-from eroica.offline.jobs import Recording, Span, group
+from eroica.offline.jobs import Span, group
 from eroica.offline.reading import read_one
 from eroica.pipeline import analyze
 from eroica.report.text import render_verdict
@@ -49,7 +49,7 @@ def real_traces(directory: Path) -> list[bytes]:
 
 def judge(summaries: list[TraceSummary]) -> None:
     """All that `eroica diagnose` does with what was read; several files also as one recording, whatever their times."""
-    spans = list(group([Recording("job", summary) for summary in summaries]).spans)
+    spans = list(group([("job", summary) for summary in summaries])[0])
     if len(spans) > 1:
         spans.append(Span("job", "", tuple(summaries)))
     for span in spans:

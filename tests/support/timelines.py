@@ -26,7 +26,6 @@ def with_timeline(pattern: WorkerPattern, iteration: int = 0) -> WorkerPattern:
     length_us = np.asarray([_time(row, iteration) for row in rows])
     end_us = np.cumsum(length_us)
     critical = Track(
-        name="critical path",
         names=tuple(row.key.name for row in rows),
         kinds=tuple(row.key.kind for row in rows),
         function=encode_series(np.arange(len(rows), dtype=np.int32)),

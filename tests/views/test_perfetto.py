@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from eroica.cli import group
-from eroica.cli.report import align
 from eroica.errors import UsageError
+from eroica.localize.axis import Place, TimeAxis
 from eroica.model.pattern import Timeline, WorkerPattern
 from eroica.model.series import decode_series, encode_series
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
@@ -27,9 +27,9 @@ from eroica.model.worker import Worker
 from eroica.offline.examine import examine, keep
 from eroica.settings import Settings
 from eroica.summarize.files import summarize_files
-from eroica.views.lanes import Drawn, Lane, OnAxis, Process, draw_kept, write_trace
+from eroica.views.lanes import Drawn, Lane, draw_kept, write_trace
 from eroica.views.material import Material
-from eroica.views.perfetto import Alignment, choose_workers, write_perfetto
+from eroica.views.perfetto import choose_workers, write_perfetto
 from eroica.wire.codec import decode_record, encode_record
 from support.fleet import FleetPlan, synthesize
 from support.timelines import with_timeline
@@ -63,8 +63,8 @@ def gone(_: WorkerPattern) -> Drawn | None:
     return None
 
 
-def written(path: Path, material: Material, ranks: tuple[int, ...], alignment: Alignment | None = None) -> Any:
-    write_perfetto(path, material, ranks, alignment or align(material, ranks), gone)
+def written(path: Path, material: Material, ranks: tuple[int, ...]) -> Any:
+    write_perfetto(path, material, ranks, gone)
     return read(path)
 
 
@@ -168,8 +168,8 @@ def test_times_are_those_that_viewers_do_not_round(tmp_path: Path) -> None:
     lane = Lane("lane", start, start + generator.uniform(1, 3e6, 500), np.zeros(500, np.int64), ["one"], ["compute"])
     cut = np.minimum(lane.end_ns, np.append(start[1:], np.inf))
     flat = Lane("lane", start, cut, lane.function, lane.names, lane.categories)
-    process = Process(1, "worker 0", "", OnAxis(offset_ns=-12345.6, rate=1.0001), (flat,), ())
-    write_trace(tmp_path / "trace.json", [process], {})
+    place = Place(offset_ns=-12345.6, drift=0.0001, uncertainty_ns=0.0)
+    write_trace(tmp_path / "trace.json", {0: Drawn((flat,), (), (0, 0), 0.0)}, {0: place}, {0: ("worker 0", "")}, {})
     found = [event for event in read(tmp_path / "trace.json")["traceEvents"] if event["ph"] == "X"]
     assert len(found) > 490
     assert found[0]["ts"] == 0
@@ -238,11 +238,7 @@ def test_kept_traces_of_a_window_are_shown_whole(tmp_path: Path) -> None:
     assert [training.names[at] for at in training.function] == ["aten::mm", "aten::add"] * 3
     material = Material(verdict=verdict_on(), patterns=[pattern])
     done = write_perfetto(
-        tmp_path / "trace.json.gz",
-        material,
-        (0,),
-        Alignment(),
-        lambda one: draw_kept(one, "night", where, {}, Settings()),
+        tmp_path / "trace.json.gz", material, (0,), lambda one: draw_kept(one, "night", where, {}, Settings())
     )
     assert done[:2] == ("full traces of worker 0, iterations 5–7", "one worker alone, by its own clock")
     assert len(slices_of(read(tmp_path / "trace.json.gz"), 0, "training thread")) == 6
@@ -255,8 +251,10 @@ def test_full_traces_of_one_host_lie_on_its_clock_whatever_collectives_say(tmp_p
     def whole(pattern: WorkerPattern) -> Drawn:
         return Drawn((lane,), (), (0, 0), 0.0, is_whole=True, clock=clocks[pattern.worker.global_rank])
 
-    for places in ({}, {1: OnAxis(0.0), 0: OnAxis(300.0 * MS)}):
-        write_perfetto(tmp_path / "trace.json", material_of(fleet(), 1), (1, 0), Alignment(places, 15_000, 9), whole)
+    places = {rank: Place(offset_ns=(1 - rank) * 300.0 * MS, drift=0.0, uncertainty_ns=15e6) for rank in (0, 1)}
+    for axis in (TimeAxis(places={}, uncertainty_ns=0.0, executions=0),
+                 TimeAxis(places=places, uncertainty_ns=15e6, executions=9)):  # fmt: skip
+        write_perfetto(tmp_path / "trace.json", material_of(fleet(), 1), (1, 0), whole, axis)
         document = read(tmp_path / "trace.json")
         starts = [slices_of(document, rank, "critical path")[0]["ts"] for rank in (0, 1)]
         assert starts == [0, 20_000]
@@ -272,12 +270,9 @@ def test_what_was_kept_of_another_window_is_not_taken_for_it(tmp_path: Path) -> 
     assert draw_kept(other, "night", where, {}, Settings()) is None
     assert draw_kept(pattern, "day", where, {}, Settings()) is None
     (place / "trace.json").write_bytes(b'{"traceEvents":[')
+    material = Material(verdict=verdict_on(), patterns=[pattern])
     done = write_perfetto(
-        tmp_path / "trace.json",
-        Material(verdict=verdict_on(), patterns=[pattern]),
-        (0,),
-        Alignment(),
-        lambda one: draw_kept(one, "night", where, {}, Settings()),
+        tmp_path / "trace.json", material, (0,), lambda one: draw_kept(one, "night", where, {}, Settings())
     )
     assert done[0].startswith("one iteration of worker 0, iteration 6")
     assert any(note.startswith("the raw trace of worker 0 is left out") for note in done)

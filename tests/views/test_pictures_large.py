@@ -12,7 +12,7 @@ import pytest
 from drawn import hints, of_class, read, texts
 
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
-from eroica.model.verdict import Finding, FindingFunction, WaitEdge, Waits
+from eroica.model.verdict import WaitEdge, Waits
 from eroica.model.worker import Worker
 from eroica.pipeline import analyze
 from eroica.views import flames, heatmap, waits
@@ -95,23 +95,6 @@ def test_functions_of_findings_come_first_and_culprits_are_marked(slow: Material
     assert len(of_class(picture.body, "culprit-sign")) == 1
     assert picture.data is not None
     assert picture.data["culprits"] == [4]
-
-
-def test_a_cause_in_a_loader_process_says_which_row_shows_it_or_that_none_does(slow: Material) -> None:
-    elsewhere = FindingFunction(name="_make_batch", kind="python", stack=("_make_batch (batches.py:1)",))
-    cause = msgspec.structs.replace(slow.causes[0], function=elsewhere)
-    shown = drawn(heatmap.draw(replaced(slow, cause)))
-    assert f"Row ({cause.order}) is where cause {cause.order} shows: _make_batch, " in shown.reads
-    nowhere = msgspec.structs.replace(cause, pattern=None)
-    assert f"Cause {cause.order}, _make_batch, has no row" in drawn(heatmap.draw(replaced(slow, nowhere))).reads
-    assert "_read_block" not in drawn(heatmap.draw(slow)).reads
-
-
-def replaced(material: Material, cause: Finding) -> Material:
-    """The same with another first finding."""
-    rest = tuple(one for one in material.verdict.findings if one.order != cause.order)
-    verdict = msgspec.structs.replace(material.verdict, findings=(cause, *rest))
-    return Material(verdict=verdict, window=material.window, patterns=material.patterns)
 
 
 def test_the_image_without_a_script_shows_the_worker_farthest_from_the_median() -> None:

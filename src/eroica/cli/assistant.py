@@ -417,11 +417,11 @@ class Tools:
         """Say which functions on which workers got slower from one run, or window of a run, to another."""
         sides = []
         for name, which in ((before, window_before), (after, window_after)):
-            saved, notes = self.shelf.open(name), list[str]()
-            window = choose_window(saved, which, notes)
+            saved = self.shelf.open(name)
+            window = choose_window(saved, which)
             _, patterns, damaged = usable_patterns(window)
             label = f"{name}@{window.window_id}"
-            sides.append(Run(name=label, patterns=patterns, job=saved.job, notes=(*notes, *damaged)))
+            sides.append(Run(name=label, patterns=patterns, job=saved.job, notes=damaged))
         return comparison_answer(compare(sides[0], sides[1], self.settings))
 
     @_told

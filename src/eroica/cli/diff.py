@@ -73,13 +73,12 @@ def _load(text: str, window: str | None, settings: Settings) -> Run:
 
 def _load_saved(name: str, path: Path, which: str) -> Run:
     saved = open_place(path)
-    notes: list[str] = []
-    window = choose_window(saved, which, notes)
+    window = choose_window(saved, which)
     _, patterns, damaged = usable_patterns(window)
     job = saved.job if isinstance(saved, SavedRun) else window.verdict.job if window.verdict is not None else ""
     if isinstance(saved, SavedRun) and not which:
         name = f"{name}@{window.window_id}"
-    return Run(name=name, patterns=patterns, job=job, notes=(*notes, *damaged))
+    return Run(name=name, patterns=patterns, job=job, notes=damaged)
 
 
 def _load_traces(name: str, path: Path, settings: Settings) -> Run:

@@ -17,7 +17,6 @@ from eroica.cli.output import check_target, make_console, on_terminal, write_res
 from eroica.cli.settings import settings_from
 from eroica.collector.recurrence import with_recurrence
 from eroica.errors import InputError, UsageError
-from eroica.localize.axis import fit_axis
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.words import clean, sentence
@@ -26,9 +25,9 @@ from eroica.report.phrases import in_short
 from eroica.report.prompt import SourceTree, build_prompt
 from eroica.report.text import build_report, build_why, draw, note_lines, rule
 from eroica.settings import Settings
-from eroica.views.lanes import Drawn, OnAxis, draw_kept, read_sources
-from eroica.views.material import Material, gather_saved
-from eroica.views.perfetto import Alignment, choose_workers, write_perfetto
+from eroica.views.lanes import Drawn, draw_kept, read_sources
+from eroica.views.material import gather_saved
+from eroica.views.perfetto import choose_workers, write_perfetto
 
 _MOST_WINDOWS = 40
 #: More patterns than that are not read for the few lines on set-up in --prompt (about a second).
@@ -256,10 +255,6 @@ def _span(window: SavedWindow) -> str:
 # --- a trace of chosen workers ---
 
 
-#: Of more workers, only the chosen ones are asked how clocks run: of all it takes seconds.
-_MOST_FOR_AXIS = 2_000
-
-
 def check_trace_target(path: Path | None, ranks: Sequence[int]) -> None:
     """Fail before the work.
 
@@ -293,20 +288,7 @@ def write_chosen(
         return draw_kept(pattern, job, os.environ, sources, settings)
 
     try:
-        notes = write_perfetto(path, material, chosen, align(material, chosen), whole)
+        notes = write_perfetto(path, material, chosen, whole)
     except OSError as error:
         raise InputError(f"--perfetto {path} cannot be written: {error.strerror or error}") from error
     return f"{path}: open it in https://ui.perfetto.dev or chrome://tracing", *notes
-
-
-def align(material: Material, ranks: Sequence[int]) -> Alignment:
-    """The chosen workers' clocks, by what all workers share; of many, or damaged ones, by what the chosen ones do."""
-    chosen = [material.patterns[material.places[rank]] for rank in ranks]
-    for asked in (material.patterns, chosen) if len(material.patterns) <= _MOST_FOR_AXIS else (chosen,):
-        with contextlib.suppress(InputError):
-            axis = fit_axis(asked)
-            found = {rank: axis.places[rank] for rank in ranks if rank in axis.places}
-            worst = max((place.uncertainty_ns for place in found.values()), default=0.0)
-            places = {rank: OnAxis(place.offset_ns, 1 + place.drift) for rank, place in found.items()}
-            return Alignment(places, worst / 1e3, axis.executions, axis.unplaced)
-    return Alignment()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import comb
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from eroica import __version__
 from eroica.compare.changes import Change, Deltas, all_operators, describe, find_changes, predicate, subtract
 from eroica.compare.matching import match_functions, unseen_device, without_unlike
-from eroica.compare.table import Table, align
+from eroica.compare.table import align
 from eroica.errors import InputError
 from eroica.localize.fleet import Fleet, build_fleet
 from eroica.model.comparison import Comparison, ComparisonWord, FunctionChange, Side
@@ -78,33 +79,54 @@ def compare(before: Run, after: Run, settings: Settings = Settings()) -> Compari
             raise InputError(f"{run.name}: no worker's pattern to compare")
     *alike, unlike_note = without_unlike(before.patterns, after.patterns)
     fleets = build_fleet(alike[0], settings), build_fleet(alike[1], settings)
-    pairs = match_functions(fleets[0].keys, fleets[1].keys)
-    first, second, ranks, units_note = align(*fleets, [*pairs, all_operators(pairs)])
-    deltas = subtract(first, second, pairs)
-    judged = _Judged(deltas, find_changes(deltas, settings), ranks, settings)
-    too_little = unseen_device(before.patterns, after.patterns) or judged.too_little()
-    word = "undetermined" if too_little else judged.word
-    damage = next((f"{which}: {run.damage}" for which, run in (("before", before), ("after", after)) if run.damage), "")
-    if word == "equal" and damage:
-        word, too_little = "undetermined", f"nothing changed in what is left, but {damage}"
-    setting = _differing(fleets)
-    summary = f"Too little to tell: {too_little}." if too_little else judged.summary(word)
-    if setting:
-        text = "; ".join(setting)
-        summary = f"{text[0].upper()}{text[1:]}. {summary}"
-    notes = [unlike_note, units_note, judged.blind_note() if word == "equal" else ""]
+    notes = _differing(fleets)
+    summary = f"{notes[0][0].upper()}{'; '.join(notes)[1:]}. " if notes else ""
+    word: ComparisonWord = "undetermined"
+    too_little = _too_few(fleets)
+    found: dict[str, Any] = {}
+    if not too_little:
+        pairs = match_functions(fleets[0].keys, fleets[1].keys)
+        first, second, ranks, units_note = align(*fleets, [*pairs, all_operators(pairs)])
+        deltas = subtract(first, second, pairs)
+        judged = _Judged(deltas, find_changes(deltas, settings), ranks, settings)
+        too_little = unseen_device(before.patterns, after.patterns) or judged.too_little()
+        damage = [f"{which}: {run.damage}" for which, run in (("before", before), ("after", after)) if run.damage]
+        if damage and not too_little and judged.word == "equal":
+            too_little = f"nothing changed in what is left, but {damage[0]}"
+        word = "undetermined" if too_little else judged.word
+        summary += "" if too_little else judged.summary(word)
+        more = [unlike_note, units_note, judged.blind_note() if word == "equal" else ""]
+        notes += [*filter(None, more), *_notes(deltas, by_rank=not units_note)]
+        changes = tuple(judged.row(order, change) for order, change in enumerate(judged.changes, start=1))
+        found = {"changes": changes, "explained": judged.explained()}
+    sides = [_side(run, fleet) for run, fleet in zip((before, after), fleets, strict=True)]
     return Comparison(
         eroica_version=__version__,
         comparison=word,
-        summary=summary,
-        before=_side(before, first),
-        after=_side(after, second),
-        iteration=IterationTimes(
-            baseline_ms=round(first.iteration_us / 1e3, 3), current_ms=round(second.iteration_us / 1e3, 3)
-        ),
-        changes=tuple(judged.row(order, change) for order, change in enumerate(judged.changes, start=1)),
-        explained=judged.explained(),
-        notes=(*setting, *filter(None, notes), *_notes(deltas, by_rank=not units_note)),
+        summary=f"{summary}Too little to tell: {too_little}." if too_little else summary,
+        before=sides[0],
+        after=sides[1],
+        iteration=IterationTimes(baseline_ms=sides[0].iteration_ms, current_ms=sides[1].iteration_ms),
+        notes=tuple(notes),
+        **found,
+    )
+
+
+def _too_few(fleets: tuple[Fleet, Fleet]) -> str:
+    """Return which run has too few iterations to tell a change from noise; "" if none has."""
+    counts = [fleet.iteration_us.shape[1] for fleet in fleets]
+    if min(counts) >= _FEWEST_ITERATIONS:
+        return ""
+    which = ("the first run", "the second run")[counts.index(min(counts))]
+    words = "one iteration" if min(counts) == 1 else "no iteration that all its workers share"
+    return f"{which} has {words}, which does not tell a change from noise"
+
+
+def _side(run: Run, fleet: Fleet) -> Side:
+    count = int(fleet.iteration_us.shape[1])
+    mean_ms = round(fleet.mean_iteration_us / 1e3, 3) if count else 0.0
+    return Side(
+        name=run.name, job=run.job, workers=fleet.ranks, iterations=count, iteration_ms=mean_ms, notes=run.notes
     )
 
 
@@ -120,17 +142,6 @@ def _differing(fleets: tuple[Fleet, Fleet]) -> list[str]:
     if worlds[0] != worlds[1] and min(worlds) > 0:
         found.append(f"the number of workers differs: {worlds[0]} before, {worlds[1]} after")
     return found
-
-
-def _side(run: Run, table: Table) -> Side:
-    return Side(
-        name=run.name,
-        job=run.job,
-        workers=table.fleet.ranks,
-        iterations=int(table.fleet.iteration_us.shape[1]),
-        iteration_ms=round(table.iteration_us / 1e3, 3),
-        notes=run.notes,
-    )
 
 
 class _Judged:
@@ -159,8 +170,6 @@ class _Judged:
     def _are_apart(self) -> bool:
         """Return whether all iterations of one run are longer than all of the other, and hardly by chance."""
         before_I, after_I = (side.fleet.iteration_us.mean(axis=0) for side in (self.deltas.before, self.deltas.after))
-        if not before_I.size or not after_I.size:
-            return False
         is_sorted = before_I.max() < after_I.min() or after_I.max() < before_I.min()
         return bool(is_sorted) and comb(before_I.size + after_I.size, before_I.size) * _SORTED_BY_CHANCE >= 1
 
@@ -185,16 +194,12 @@ class _Judged:
 
     def too_little(self) -> str:
         """Return why the runs cannot be compared, or not be called equal; "" if they can."""
-        iterations = self._iterations()
-        if min(iterations) < _FEWEST_ITERATIONS:
-            which = ["the first run", "the second run"][iterations.index(min(iterations))]
-            words = "one iteration" if min(iterations) == 1 else "no iteration that all its workers share"
-            return f"{which} has {words}, which does not tell a change from noise"
         if not any(pair.before and pair.after for pair in self.deltas.pairs):
             return "the two runs have no function in common"
         if self.direction or self.worse or (self.better and self.after_us <= self.before_us):
             return ""
-        few = f"{' and '.join(map(str, dict.fromkeys(iterations)))} iterations; record more of each run"
+        counts = [side.fleet.iteration_us.shape[1] for side in (self.deltas.before, self.deltas.after)]
+        few = f"{' and '.join(map(str, dict.fromkeys(counts)))} iterations; record more of each run"
         if self._may_differ():
             text = self._iterations_take()
             return f"{text[0].lower()}{text[1:]}, which lies within the noise of {few}"
@@ -213,13 +218,10 @@ class _Judged:
         is_small = change < _NEVER_EQUAL * self.least_us and _ITERATION_ERRORS * self.error_us < _BLIND * self.before_us
         return not (is_chance and is_small)
 
-    def _iterations(self) -> list[int]:
-        return [side.fleet.iteration_us.shape[1] for side in (self.deltas.before, self.deltas.after)]
-
     def blind_note(self) -> str:
         """Return the change that equal runs would not have shown; "" if it is small."""
         least = _ITERATION_ERRORS * self.error_us / max(self.before_us, 1e-9)
-        if least <= _NEVER_EQUAL * self.settings.min_gain or min(self._iterations()) < _FEWEST_ITERATIONS:
+        if least <= _NEVER_EQUAL * self.settings.min_gain:
             return ""
         return f"in the noise of these iterations a change by less than {percent(least)} is not seen"
 
@@ -227,7 +229,7 @@ class _Judged:
 
     def _iterations_take(self) -> str:
         sides = f"{milliseconds(self.after_us / 1e3)} instead of {milliseconds(self.before_us / 1e3)}"
-        return f"Iterations take {sides} ({relative(self.before_us, self.after_us)})" if self.before_us > 0 else sides
+        return f"Iterations take {sides} ({relative(self.before_us, self.after_us)})"
 
     def summary(self, word: ComparisonWord) -> str:
         """Return the sentence of the comparison."""

@@ -283,9 +283,6 @@ def uses_less(change: Change) -> bool | None:
 # --- a change in words: the clause in the sentence of a comparison, and the text beside its numbers ---
 
 
-_NOT_SAMPLED = "Utilization was not sampled: "
-
-
 def predicate(change: Change) -> str:
     """Return what a function does differently: "takes 12.0 ms more, for more work"."""
     verb = "take" if len(change.functions) > 1 else "takes"
@@ -346,14 +343,13 @@ def _meaning(change: Change) -> str:
         return f"{use}As much work as before, but less of it is hidden behind other work."
     if kind == "collective":
         return "Beyond waiting for its members: a slower link, or more data in each."
-    if less is None and kind in ("compute", "memory"):
-        return f"{_NOT_SAMPLED}slower hardware, larger inputs and other processes cannot be told apart."
     if less is None:
-        return f"{_NOT_SAMPLED}whether it does more, waits or is pushed aside cannot be told."
-    if less and change.resource == "cpu":
-        return f"{use}The same work at lower utilization: it waits for something, or other processes take its cores."
+        return (
+            "Utilization was not sampled: slower hardware, larger inputs, waiting and other processes cannot be told "
+            "apart."
+        )
     if less:
-        return f"{use}The same work at lower utilization: slower hardware, or it waits for something."
+        return f"{use}The same work at lower utilization: slower hardware, waiting, or others take its cores or device."
     if kind == "python":
         return f"{use}Its own code takes longer: more is done in it, or the same in a slower way."
     return f"{use}Other operators are as fast as before: its inputs or its implementation changed."

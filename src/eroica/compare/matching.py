@@ -12,7 +12,7 @@ from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.rows import RowTable
 from eroica.model.trace import NO_KERNELS
 
-_LINE = re.compile(r":(\d+)\)$")
+_LINE = re.compile(r":\d+\)$")
 _INNERMOST_BRACKETS = re.compile(r"<[^<>]*>")
 _LOADER = re.compile(r"_(Single|Multi)Process(ing)?DataLoaderIter\b")
 _DEEPEST = 30
@@ -41,8 +41,8 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
 def match_functions(before: Sequence[FunctionKey], after: Sequence[FunctionKey]) -> list[Pair]:
     """Pair the functions of two runs; every index occurs in exactly one pair.
 
-    First by the whole stack without line numbers (several of one stack: in the order of their lines), then by name,
-    file and phase, last by a unique name, of kernels without return type and arguments.
+    First by the whole stack without line numbers, then by name, file and phase, last by a unique name, of kernels
+    without return type and arguments.
     """
     left_before, left_after = list(range(len(before))), list(range(len(after)))
     pairs: list[Pair] = []
@@ -50,9 +50,7 @@ def match_functions(before: Sequence[FunctionKey], after: Sequence[FunctionKey])
         groups = _grouped(left_before, before, identity), _grouped(left_after, after, identity)
         for name in [name for name in groups[0] if name in groups[1]]:
             mine, theirs = groups[0][name], groups[1][name]
-            if identity is _whole:
-                pairs += _in_order(mine, theirs, before, after)
-            elif identity is _leaf or len(mine) == len(theirs) == 1:
+            if identity is not _name or len(mine) == len(theirs) == 1:
                 pairs.append(Pair(before=tuple(mine), after=tuple(theirs), key=after[theirs[0]]))
         left_before = _without(left_before, (index for pair in pairs for index in pair.before))
         left_after = _without(left_after, (index for pair in pairs for index in pair.after))
@@ -108,28 +106,6 @@ def plain_name(kernel: str) -> str:
         name = shorter
     name = name.partition("(")[0] if not name.startswith("(") else name
     return name.removeprefix("void ").strip() or kernel
-
-
-def _in_order(
-    mine: Sequence[int], theirs: Sequence[int], before: Sequence[FunctionKey], after: Sequence[FunctionKey]
-) -> list[Pair]:
-    """Pair equally many in order of their lines; else those that are equal, and the rest together."""
-    if len(mine) == len(theirs):
-        first = sorted(mine, key=lambda index: _lines(before[index]))
-        second = sorted(theirs, key=lambda index: _lines(after[index]))
-        return [Pair(before=(b,), after=(a,), key=after[a]) for b, a in zip(first, second, strict=True)]
-    places = {after[index]: index for index in theirs}
-    alike = [(index, places[before[index]]) for index in mine if before[index] in places]
-    pairs = [Pair(before=(b,), after=(a,), key=after[a]) for b, a in alike]
-    rest = _without(mine, (b for b, _ in alike)), _without(theirs, (a for _, a in alike))
-    if all(rest):
-        pairs.append(Pair(before=tuple(rest[0]), after=tuple(rest[1]), key=after[rest[1][0]]))
-    return pairs
-
-
-def _lines(key: FunctionKey) -> tuple[int, ...]:
-    found = (_LINE.search(frame) for frame in key.stack)
-    return tuple(int(line[1][:12]) if line else 0 for line in found)
 
 
 # --- runs that were recorded differently ---

@@ -21,8 +21,6 @@ Units = Sequence[Sequence[int]]
 #: Least workers of a role whose differences show how much workers differ for good.
 _FEWEST_TO_SPREAD = 4
 _MAD_TO_DEVIATION = 1.4826
-#: Standard error of a single iteration, as a fraction.
-_GUESSED_ERROR = 0.1
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -99,7 +97,7 @@ def _lay_out(fleet: Fleet, functions: Sequence[tuple[int, ...]], units: Units) -
     total_FW, count_FW, mu_FW = (np.stack([row[at] for row in merged]) if merged else empty for at in range(3))
     return Table(
         fleet=fleet,
-        iteration_us=mean_iteration(fleet),
+        iteration_us=fleet.mean_iteration_us,
         iteration_error_us=_error(fleet.iteration_us.mean(axis=0)[None])[0] * _inflation(iterations),
         time_us=_over(np.median, time_FW, units),
         error_us=_unit_error(error_FW, units),
@@ -108,42 +106,26 @@ def _lay_out(fleet: Fleet, functions: Sequence[tuple[int, ...]], units: Units) -
         count=_over(np.median, count_FW, units),
         mu=_over(_nan_mean, mu_FW, units),
         resource=tuple(_resource(fleet, rows) for rows in functions),
-        busy_us=_over(np.median, _mean(fleet.busy_us)[None], units)[0],
-        transfer_us=_over(np.median, _mean(transfer_WI)[None], units)[0],
+        busy_us=_over(np.median, fleet.busy_us.mean(axis=1)[None], units)[0],
+        transfer_us=_over(np.median, transfer_WI.mean(axis=1)[None], units)[0],
         transfer_error_us=_unit_error(_error(transfer_WI)[None] * _inflation(iterations), units)[0],
     )
 
 
-def mean_iteration(fleet: Fleet) -> float:
-    """Return the mean over the iterations that all workers captured, else over each worker's own."""
-    if fleet.iteration_us.size:
-        return fleet.mean_iteration_us
-    own = [1e6 * p.duration_s / max(p.last_iteration - p.first_iteration, 1) for p in fleet.patterns]
-    return float(np.mean(own))
-
-
 def _inflation(iterations: int) -> float:
     """Return the factor by which a standard error from few iterations is too small, near Student's."""
-    return 1.0 + 4.0 / (iterations - 1) ** 2 if iterations > 1 else 1.0
-
-
-def _mean(values_WI: Floats) -> Floats:
-    return values_WI.mean(axis=1) if values_WI.shape[1] else np.full(values_WI.shape[0], np.nan)
+    return 1.0 + 4.0 / (iterations - 1) ** 2
 
 
 def _error(values_WI: Floats) -> Floats:
-    """Return the standard error of each row's mean; a guess for a single iteration."""
-    iterations = values_WI.shape[1]
-    if iterations < 2:
-        return np.asarray(_GUESSED_ERROR * values_WI.sum(axis=1))
-    return np.asarray(values_WI.std(axis=1, ddof=1) / np.sqrt(iterations))
+    """Return the standard error of each row's mean."""
+    return np.asarray(values_WI.std(axis=1, ddof=1) / np.sqrt(values_WI.shape[1]))
 
 
 def _times(fleet: Fleet, functions: Sequence[tuple[int, ...]]) -> tuple[Floats, Floats]:
     """Return the mean critical time of each function on each worker, and its standard error. float64 [F, W] each."""
     time_FW, error_FW = np.zeros((2, len(functions), len(fleet.ranks)))
-    iterations = fleet.iteration_us.shape[1]
-    unsteady_W = _error(fleet.iteration_us) / np.maximum(_mean(fleet.iteration_us), 1e-9) if iterations else 0.0
+    unsteady_W = _error(fleet.iteration_us) / np.maximum(fleet.iteration_us.mean(axis=1), 1e-9)
     # stack samples may miss a sample and a half.
     missed_W = np.asarray(
         [
@@ -156,10 +138,6 @@ def _times(fleet: Fleet, functions: Sequence[tuple[int, ...]]) -> tuple[Floats, 
     for function, rows in enumerate(functions):
         if not rows:
             continue
-        if not iterations:
-            time_FW[function] = fleet.critical_us[list(rows)].sum(axis=0)
-            error_FW[function] = _GUESSED_ERROR * time_FW[function]
-            continue
         series_WI = fleet.series(rows)
         time_FW[function] = series_WI.mean(axis=1)
         sampled_W = np.sqrt((fleet.error_us[list(rows)] ** 2).sum(axis=0))
@@ -168,7 +146,7 @@ def _times(fleet: Fleet, functions: Sequence[tuple[int, ...]]) -> tuple[Floats, 
         flat_W = series_WI.std(axis=1) == 0  # no series was kept: as unsteady as the iteration
         own_W = np.where(flat_W, time_FW[function] * unsteady_W, _error(series_WI))
         error_FW[function] = np.maximum(own_W, sampled_W)
-    return time_FW, error_FW * _inflation(iterations)
+    return time_FW, error_FW * _inflation(fleet.iteration_us.shape[1])
 
 
 def _merge(fleet: Fleet, rows: tuple[int, ...]) -> tuple[Floats, Floats, Floats]:

@@ -29,38 +29,25 @@ class FaultPlan:
         name: Which fault, a key of `FAULTS`.
         worker: Global rank of the worker that has it; None = every worker.
         from_iteration: First iteration with the fault, counted from 0.
-        until: First iteration without it again; None = it stays.
         options: Numbers of the fault itself; what is missing has the fault's default.
     """
 
     name: str
     worker: int | None = None
     from_iteration: int = 0
-    until: int | None = None
     options: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("worker", "from_iteration", "until"):
-            value = getattr(self, name)
-            if value is None and name != "from_iteration":
-                continue
+        for name, value in (("worker", self.worker or 0), ("from_iteration", self.from_iteration)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise UsageError(f"{name} of a fault plan must be a whole number >= 0, not {value!r}")
         for option, value in self.options.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise UsageError(f"fault option {option} must be a number >= 0, not {value!r}")
 
-    def hits(self, worker: int) -> bool:
-        """Whether `worker` (a global rank) has the fault at all."""
-        return self.worker is None or self.worker == worker
-
-    def is_active(self, iteration: int) -> bool:
-        """Whether the fault is there in `iteration`."""
-        return self.from_iteration <= iteration and (self.until is None or iteration < self.until)
-
     def __str__(self) -> str:
         """The form that `read_plans` and `EROICA_FAULT` take."""
-        told = {"worker": self.worker, "from_iteration": self.from_iteration, "until": self.until, **self.options}
+        told = {"worker": self.worker, "from_iteration": self.from_iteration, **self.options}
         return f"{self.name}:{','.join(f'{name}={value}' for name, value in told.items() if value is not None)}"
 
 
@@ -74,11 +61,6 @@ def read_plans(text: str) -> tuple[FaultPlan, ...]:
     return tuple(_plan(part.strip()) for part in text.split(";") if part.strip() not in ("", "none"))
 
 
-def plans_from_environment(environ: Mapping[str, str] | None = None) -> tuple[FaultPlan, ...]:
-    """Plans in `EROICA_FAULT`, none if it is not set."""
-    return read_plans((os.environ if environ is None else environ).get(VARIABLE, ""))
-
-
 def _plan(text: str) -> FaultPlan:
     name, _, rest = text.partition(":")
     values: dict[str, Any] = {}
@@ -88,7 +70,7 @@ def _plan(text: str) -> FaultPlan:
             values[key.strip()] = json.loads(value)
         except ValueError:
             raise UsageError(f"fault plan {text!r}: {part!r} is not key=number") from None
-    known = {key: values.pop(key) for key in ("worker", "from_iteration", "until") if key in values}
+    known = {key: values.pop(key) for key in ("worker", "from_iteration") if key in values}
     return FaultPlan(name.strip(), **known, options=values)
 
 
@@ -113,7 +95,6 @@ class Fault:
     """Base: does nothing."""
 
     name: ClassVar[str] = "none"
-    resource: ClassVar[str] = "nothing"
 
     def wrap_dataset(self, dataset: Any, place: Place) -> Any:
         """The dataset that the loader shall read; called once, before the loader exists."""
@@ -130,7 +111,7 @@ class Fault:
         """The fault is there from now on."""
 
     def stop(self) -> None:
-        """It is gone from now on; also called when the job ends."""
+        """The training is over, and the fault was there."""
 
     def close(self) -> None:
         """The training is over, whether the fault was ever there or not: end what was built in before it."""
@@ -148,14 +129,11 @@ class HookedFault(Fault):
 
     def start(self, model: Any, place: Place) -> None:
         """Hook it into the user's own module."""
-        if self.handle is None:
-            self.handle = inner_module(model).register_forward_pre_hook(self.build(place))
+        self.handle = inner_module(model).register_forward_pre_hook(self.build(place))
 
     def stop(self) -> None:
-        """Unhook it; what it holds goes with it."""
-        if self.handle is not None:
-            self.handle.remove()
-        self.handle = None
+        """Unhook it."""
+        self.handle.remove()
 
 
 def inner_module(model: Any) -> Any:
@@ -188,30 +166,19 @@ class SteeredFault(Fault):
     """Base of faults that a shared number steers, which loader processes see change."""
 
     number: Any = field(default=None, init=False, repr=False)
-    now: float = field(default=0.0, init=False, repr=False)
 
     def strength(self) -> float:
         """The number while the fault is there."""
         raise NotImplementedError
 
     def shared_number(self) -> Any:
-        """The number, to be given to a part."""
-        if self.number is None:
-            self.number = multiprocessing.get_context("spawn").RawValue(ctypes.c_double, self.now)
+        """The number, 0 until the fault is there, to be given to a part."""
+        self.number = self.number or multiprocessing.get_context("spawn").RawValue(ctypes.c_double, 0.0)
         return self.number
 
     def start(self, model: Any, place: Place) -> None:
         """Strong from now on."""
-        self._set(self.strength())
-
-    def stop(self) -> None:
-        """Without effect again."""
-        self._set(0.0)
-
-    def _set(self, number: float) -> None:
-        self.now = number
-        if self.number is not None:
-            self.number.value = number
+        self.shared_number().value = self.strength()
 
 
 @dataclass
@@ -223,7 +190,6 @@ class SlowLoader(SteeredFault):
     """
 
     name: ClassVar[str] = "slow-loader"
-    resource: ClassVar[str] = "storage"
     seconds: float = 0.0075
 
     def strength(self) -> float:
@@ -245,7 +211,6 @@ class GcPause(HookedFault):
     """
 
     name: ClassVar[str] = "gc-pause"
-    resource: ClassVar[str] = "one core, interpreter lock"
     entries: float = 40_000
     every: float = 3
 
@@ -262,20 +227,17 @@ class SlowCompute(Fault):
     """
 
     name: ClassVar[str] = "slow-compute"
-    resource: ClassVar[str] = "processor speed"
     run_ms: float = 4.0
     stop_ms: float = 16.0
     helper: Any = field(default=None, init=False, repr=False)
 
     def start(self, model: Any, place: Place) -> None:
         """Start the program beside this process."""
-        if self.helper is None:
-            self.helper = start_program(THROTTLE_PROGRAM, os.getpid(), self.run_ms, self.stop_ms)
+        self.helper = start_program(THROTTLE_PROGRAM, os.getpid(), self.run_ms, self.stop_ms)
 
     def stop(self) -> None:
         """End it and wait until it is gone: the process runs freely afterwards."""
         end_program(self.helper)
-        self.helper = None
 
 
 @dataclass
@@ -283,7 +245,6 @@ class SlowPython(HookedFault):
     """More pure Python in front of each forward pass: `tokens` turns of a small loop, on one core."""
 
     name: ClassVar[str] = "slow-python"
-    resource: ClassVar[str] = "one core, interpreter lock"
     tokens: float = 180_000
 
     def build(self, place: Place) -> Any:
@@ -300,7 +261,6 @@ class Hang(Fault):
     """
 
     name: ClassVar[str] = "hang"
-    resource: ClassVar[str] = "a collective"
     agreement: Any = field(default=None, init=False, repr=False)
     handle: Any = field(default=None, init=False, repr=False)
 
@@ -341,9 +301,10 @@ class Injection:
     def __init__(self, plans: Sequence[FaultPlan], place: Place, kinds: Mapping[str, type[Fault]] = FAULTS) -> None:
         self._place = place
         everybodys = [(plan, build_fault(plan, kinds)) for plan in plans]
-        self._faults = [(plan, fault) for plan, fault in everybodys if plan.hits(place.worker)]
+        self._faults = [(plan, fault) for plan, fault in everybodys if plan.worker in (None, place.worker)]
         self._unprepared = [fault for _, fault in everybodys]
-        self._running: set[int] = set()
+        self._waiting = list(self._faults)
+        self._running: list[Fault] = []
 
     def dataset(self, dataset: Any) -> Any:
         """The dataset to give to the loader, wrapped where a plan says so."""
@@ -363,7 +324,7 @@ class Injection:
         return list(self._place.callbacks)
 
     def iteration(self, iteration: int, model: Any) -> None:
-        """Call at the start of each iteration: starts and stops what is due.
+        """Call at the start of each iteration: starts what is due.
 
         Args:
             iteration: Its number, from 0, the same on all workers.
@@ -371,21 +332,16 @@ class Injection:
         """
         while self._unprepared:
             self._unprepared.pop(0).prepare(model, self._place)
-        for number, (plan, fault) in enumerate(self._faults):
-            if plan.is_active(iteration) == (number in self._running):
-                continue
-            if number in self._running:
-                self._running.remove(number)
-                fault.stop()
-            else:
-                self._running.add(number)
+        for plan, fault in list(self._waiting):
+            if plan.from_iteration <= iteration:
+                self._waiting.remove((plan, fault))
+                self._running.append(fault)
                 fault.start(model, self._place)
 
     def close(self) -> None:
         """Stop everything that runs and end what was built in."""
-        for number in sorted(self._running):
-            self._faults[number][1].stop()
-        self._running.clear()
+        while self._running:
+            self._running.pop(0).stop()
         for _, fault in self._faults:
             fault.close()
 
@@ -444,7 +400,7 @@ def inject(
         from eroica.demo.training import tokens
 
         code = tokens
-    chosen = plans or plans_from_environment()
+    chosen = plans or read_plans(os.environ.get(VARIABLE, ""))
     worker = int(os.environ.get("RANK", "0")) if worker is None else worker
     workers = int(os.environ.get("WORLD_SIZE", "1")) if workers is None else workers
     return Injection(chosen, Place(worker, workers, code.PARTS, []), kinds)

@@ -21,7 +21,6 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.wording import summarize_cause
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import SURE, mean_error
-from eroica.model.causes import CATALOG
 from eroica.model.lost import Lost
 from eroica.model.shares import percent
 from eroica.model.verdict import Finding, VerdictWord
@@ -116,14 +115,14 @@ def _grown_us(view: View) -> float:
 
 
 def _doubted(view: View, cause: Cause) -> str:
-    block, title = cause.block, CATALOG[cause.cause].title
-    what = f"{block.focus.label} ({title[0].lower()}{title[1:]})" if block.focus.functions else title
+    block = cause.block
+    what = f"{block.focus.label} ({cause.cause})" if block.focus.functions else cause.cause
     if block.cell == "late" and not block.focus.functions:
         what = "Waiting for a late start into collectives"
     who = name_workers([view.fleet.ranks[at] for at in block.workers]) if block.workers else "changing workers"
     count = f"{view.iterations} iteration{' is' if view.iterations == 1 else 's are'}"
     if block.culprit is not None:
-        what = f"{block.culprit.subject}: {title[0].lower()}{title[1:]}"
+        what = f"{block.culprit.subject}: {cause.cause}"
     return (
         f"{what} seems to cost {percent(cause.gain)} of the iteration ({view.now_text}) on {who}, but "
         f"{count} too few to tell it from noise; {MORE_STEPS}.{describe_turns(view)}"

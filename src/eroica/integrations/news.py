@@ -5,6 +5,7 @@ The training thread looks at a clock and at a finished result, and never at a fi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -56,55 +57,40 @@ def metrics() -> dict[str, float]:
 
 
 def read_news(run: Path) -> News:
-    """The state of a run directory; what is missing or damaged in it is left out."""
-    status = _read(run / "status.json")
+    """The state of a run directory; what is missing, damaged or of another version in it is left out."""
     numbers: dict[str, float] = {}
-    for name, key in (("mean_ms", "iteration_ms"), ("best_ms", "best_iteration_ms")):
-        if _is_number(status.get(name)):
-            numbers[f"eroica/{key}"] = float(status[name])
-    judged = [one for one in _list(status.get("windows")) if isinstance(one, dict) and one.get("verdict") in _WORDS]
-    if not judged:
-        return News(numbers, "")
-    latest = judged[-1]
-    numbers["eroica/window"] = float(latest.get("window_id") or 0)
-    numbers["eroica/verdict"] = _WORDS[latest["verdict"]]
-    record = _read(run / "windows" / str(int(numbers["eroica/window"])) / "verdict.json")
-    numbers |= _of_cause(record)
-    return News(numbers, f"{str(latest['verdict']).upper()}: {_one_line(latest.get('summary'))}")
+    verdict = ""
+    with contextlib.suppress(Exception):
+        status = _read(run / "status.json")
+        times = {"iteration_ms": status["mean_ms"], "best_iteration_ms": status["best_ms"]}
+        numbers |= {f"eroica/{name}": float(ms) for name, ms in times.items() if ms is not None}
+        judged = [one for one in status["windows"] if one["verdict"] in _WORDS]
+        if judged:
+            latest = judged[-1]
+            word, number = str(latest["verdict"]), int(latest["window_id"])
+            numbers |= {"eroica/window": float(number), "eroica/verdict": _WORDS[word]}
+            verdict = f"{word.upper()}: {_one_line(latest['summary'])}"
+            numbers |= _of_cause(_read(run / "windows" / str(number) / "verdict.json"))
+    return News(numbers, verdict)
 
 
 def _of_cause(record: Mapping[str, Any]) -> dict[str, float]:
     """Gain, confidence and worker of the first cause."""
-    causes = [one for one in _list(record.get("findings")) if isinstance(one, dict) and one.get("role") == "cause"]
+    causes = [one for one in record["findings"] if one["role"] == "cause"]
     if not causes:
         return {}
-    numbers = {
-        f"eroica/{name}": float(causes[0][name]) for name in ("gain", "confidence") if _is_number(causes[0].get(name))
-    }
-    workers = _list(causes[0].get("workers"))
-    if causes[0].get("scope") == "some" and len(workers) == 1 and _is_number(workers[0]):
-        numbers["eroica/worker"] = float(workers[0])
-    return numbers
+    known = {name: causes[0][name] for name in ("gain", "confidence")}
+    if causes[0]["scope"] == "some" and len(causes[0]["workers"]) == 1:
+        known["worker"] = causes[0]["workers"][0]
+    return {f"eroica/{name}": float(value) for name, value in known.items() if value is not None}
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            found = json.loads(file.read(_MOST_BYTES + 1)[:_MOST_BYTES])
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def _read(path: Path) -> Any:
+    with path.open("rb") as file:
+        return json.loads(file.read(_MOST_BYTES + 1)[:_MOST_BYTES])
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _one_line(value: Any) -> str:
+def _one_line(value: object) -> str:
     text = str(value)[:_LONGEST_TEXT]
     return " ".join("".join(one if one.isprintable() else " " for one in text).split())
 

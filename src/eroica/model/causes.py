@@ -9,7 +9,6 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of cause.
 
     Attributes:
-        title: A few words.
         meaning: One sentence.
         next_step: Advice while the job runs.
         next_step_recorded: The same where files were read and the job may be long over; "" if it is the same.
@@ -17,7 +16,6 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
         brings_about: Vaguer causes as which its time may also show, on the same workers. "unknown" is vaguer than all.
     """
 
-    title: str
     meaning: str
     next_step: str
     next_step_recorded: str = ""
@@ -26,7 +24,6 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 CATALOG: dict[str, CatalogEntry] = {
     "slow-data-loading": CatalogEntry(
-        title="Slow data loading",
         meaning="The training loop waits for its next batch.",
         next_step=(
             "Look at what this function reads or computes per sample: cache or decode ahead of time, move the data "
@@ -35,7 +32,6 @@ CATALOG: dict[str, CatalogEntry] = {
         brings_about=frozenset({"python-on-critical-path"}),
     ),
     "slow-storage-read": CatalogEntry(
-        title="Slow storage",
         meaning="Data loading waits in a read of a file, a socket or an object store, on hardly any processor time.",
         next_step=(
             "Move the data to faster or nearer storage, read larger pieces in order (shards rather than many small "
@@ -45,7 +41,6 @@ CATALOG: dict[str, CatalogEntry] = {
         brings_about=frozenset({"python-on-critical-path", "slow-data-loading"}),
     ),
     "blocking-checkpoint": CatalogEntry(
-        title="Blocking checkpoint",
         meaning="Training stands still while state is written to storage.",
         next_step=(
             "Save less often, or copy the state to memory and write it in the background "
@@ -55,7 +50,6 @@ CATALOG: dict[str, CatalogEntry] = {
         brings_about=frozenset({"python-on-critical-path"}),
     ),
     "blocking-logging": CatalogEntry(
-        title="Blocking logging",
         meaning="Training stands still while something is logged, printed or sent to a metrics service.",
         next_step=(
             "Log every so many iterations only, keep values on the device until then, and hand them to a thread or "
@@ -64,7 +58,6 @@ CATALOG: dict[str, CatalogEntry] = {
         brings_about=frozenset({"python-on-critical-path"}),
     ),
     "memory-operation-storm": CatalogEntry(
-        title="Too many memory operations",
         meaning="Copies, fills or allocations take a share of the iteration that computation should have.",
         next_step=(
             "Look at the function that copies (if none is named, record with_stack=True): avoid .to(), .contiguous(), "
@@ -74,7 +67,6 @@ CATALOG: dict[str, CatalogEntry] = {
         brings_about=frozenset({"compute-slow", "host-bound", "load-imbalance"}),
     ),
     "fragmented-collectives": CatalogEntry(
-        title="Too many collectives",
         meaning="Collectives run more often than needed: many small ones, or one after each of several passes.",
         next_step=(
             "Send more at once: larger buckets (bucket_cap_mb, gradient_as_bucket_view=True), one flat tensor instead "
@@ -83,7 +75,6 @@ CATALOG: dict[str, CatalogEntry] = {
         brings_about=frozenset({"slow-collective-everywhere"}),
     ),
     "garbage-collection": CatalogEntry(
-        title="Python garbage collection",
         meaning="Python's cyclic garbage collector stops workers at different moments, and each time the others wait.",
         next_step=(
             "Call gc.freeze() after set-up and gc.disable(), then gc.collect() on all workers at the same iteration, "
@@ -92,7 +83,6 @@ CATALOG: dict[str, CatalogEntry] = {
         brings_about=frozenset({"python-on-critical-path"}),
     ),
     "compute-slow": CatalogEntry(
-        title="Slow computation",
         meaning="The same operators, equally often, take longer: the processor or device under them is slower.",
         next_step=(
             "Check the host or device of these workers for CPU quotas, stopped processes, frequency limits and "
@@ -100,7 +90,6 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     ),
     "cpu-contention": CatalogEntry(
-        title="CPU contention",
         meaning="The training threads are ready to run but wait for a core.",
         next_step=(
             "Find what else runs on this host (top, pidstat), pin workers to cores of their own, and lower "
@@ -109,14 +98,12 @@ CATALOG: dict[str, CatalogEntry] = {
         brings_about=frozenset({"compute-slow", "slow-collective-everywhere"}),
     ),
     "python-on-critical-path": CatalogEntry(
-        title="Python on the critical path",
         meaning="Python code runs while no operator does, and the iteration waits for it.",
         next_step=(
             "Move this function out of the iteration or run it less often; vectorize it, or let torch.compile take it."
         ),
     ),
     "load-imbalance": CatalogEntry(
-        title="Uneven work",
         meaning=(
             "These workers have more to compute than their peers, at the usual speed: more operators, or the same ones "
             "on larger tensors."
@@ -126,7 +113,6 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     ),
     "slow-collective-everywhere": CatalogEntry(
-        title="Slow communication on all workers",
         meaning="Collectives take longer on everybody although nobody comes late.",
         next_step=(
             "Check the network between the workers (link speed, congestion, which interface is used) and whether "
@@ -134,7 +120,6 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     ),
     "slow-link": CatalogEntry(
-        title="Slow network link",
         meaning=(
             "One host's network link is slower than the others', and every collective runs at its pace; or a link "
             "carries nothing, and collectives that everybody has entered never end."
@@ -146,7 +131,6 @@ CATALOG: dict[str, CatalogEntry] = {
         brings_about=frozenset({"slow-collective-everywhere"}),
     ),
     "desynchronized-collective": CatalogEntry(
-        title="Desynchronized collective",
         meaning="Workers are in different collectives, or one went on without a collective that the others wait in.",
         next_step=(
             "Compare the two call sites in the evidence: a collective is called under a condition that is not the same "
@@ -154,7 +138,6 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     ),
     "blocked-in-user-code": CatalogEntry(
-        title="Blocked in user code",
         meaning="A worker sits in its own code (a queue, a lock, storage, an endless loop) and the others wait for it.",
         next_step=(
             "Look at the named function and at what it waits for: give waits a timeout, empty every queue that is "
@@ -162,7 +145,6 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     ),
     "held-interpreter-lock": CatalogEntry(
-        title="Held interpreter lock",
         meaning="A thread holds Python's interpreter lock for good, so that no other thread of its worker can run.",
         next_step=(
             "Look at the native code that this function calls: it must release the interpreter lock around waits "
@@ -170,7 +152,6 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     ),
     "dead-worker": CatalogEntry(
-        title="Dead or stopped worker",
         meaning="A worker's process was killed, ran out of memory, vanished or is stopped, and the others wait for it.",
         next_step=(
             "Find out on its host who ended it (dmesg, journalctl -k, the scheduler's log, the end of its output), "
@@ -178,7 +159,6 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     ),
     "stage-imbalance": CatalogEntry(
-        title="Unequal pipeline stages",
         meaning="One pipeline stage takes longer than the others on every worker that runs it; no worker is slow.",
         next_step=(
             "Move layers away from the long stage (the last one also computes the loss and the output embedding, the "
@@ -186,7 +166,6 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     ),
     "host-bound": CatalogEntry(
-        title="Host-bound work",
         meaning="The device waits for the host, which takes longer to launch kernels than the device to run them.",
         next_step=(
             "Launch fewer and larger kernels (torch.compile, CUDA graphs, fused optimizers, larger batches), and keep "
@@ -194,7 +173,6 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     ),
     "sibling-process": CatalogEntry(
-        title="Other processes beside the job",
         meaning="Processes that do not belong to the job take cores or device time that its workers lack.",
         next_step=(
             "Stop the named processes or move them to another host; if they must stay, keep them apart from the "
@@ -204,7 +182,6 @@ CATALOG: dict[str, CatalogEntry] = {
         brings_about=frozenset({"compute-slow", "cpu-contention", "slow-collective-everywhere"}),
     ),
     "misconfiguration": CatalogEntry(
-        title="Misconfiguration",
         meaning=(
             "Slow workers are set up differently from their peers, or from how they were while all was well; or a "
             "setting that all share does not suit the job."
@@ -218,7 +195,6 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     ),
     "planned-change": CatalogEntry(
-        title="Planned change",
         meaning=(
             "The training itself does more in each iteration than before: more parameters get gradients, batches or "
             "samples are larger, or there are more of them. That explains the longer iteration, and is no fault."
@@ -229,7 +205,6 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     ),
     "unknown": CatalogEntry(
-        title="Unknown",
         meaning="These workers arrive late, and no function known to this catalog accounts for it.",
         next_step="Look at the stacks and counters of these workers in the report; a longer window gives more samples.",
         next_step_recorded=(

@@ -270,7 +270,6 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     """Slices of the critical path, in order of start.
 
     Attributes:
-        name: For people: "critical path".
         names: The functions that occur, as in `FunctionKey.name`.
         kinds: Kind of each of `names`.
         phases: Part of the iteration of each of `names`; empty if unknown.
@@ -282,7 +281,6 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     Arrays are made by `eroica.model.series.encode_series` and have one value a slice.
     """
 
-    name: str
     names: tuple[str, ...]
     kinds: tuple[FunctionKind, ...]
     function: bytes

@@ -61,7 +61,6 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
         startup_s: Seconds of it in all.
         held: What of the device and of communication it holds.
         events: Events read.
-        seconds: Time that reading and summarizing took.
         error: Why there is no pattern, "" if there is one.
     """
 
@@ -81,5 +80,4 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
     startup_s: float = 0.0
     held: Held = Held()
     events: int = 0
-    seconds: float = 0.0
     error: str = ""

@@ -22,7 +22,7 @@ from eroica.model.trace import Range, TraceSummary
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.offline.discover import Discovery, Source, discover
-from eroica.offline.jobs import Examination, Part, Recording, Span, group, of_rank
+from eroica.offline.jobs import Examination, Part, Span, group, of_rank
 from eroica.offline.reading import read_all
 from eroica.offline.saved import parts_of_saved
 from eroica.offline.soundness import choose, damage_note, how_found, temper
@@ -135,11 +135,10 @@ def _spans(found: Discovery, settings: Settings, bar: Progress | None, problems:
     task = progress.add_task("", total=sum(source.size for source in found.traces))
     summaries = read_all(found.traces, settings, lambda size: progress.advance(task, size))
     problems += [InputError(summary.error) for summary in summaries if summary.pattern is None]
-    recordings = [Recording(one.place, summary) for one, summary in zip(found.traces, summaries, strict=True)]
-    grouping = group(recordings)
-    problems += [UsageError(_RANKS.format(files)) for files in grouping.unranked]
+    spans, unranked = group(zip((one.place for one in found.traces), summaries, strict=True))
+    problems += [UsageError(_RANKS.format(files)) for files in unranked]
     problems += _contradictions(found.traces, summaries)
-    return tuple(_compared(span, found.traces, settings) for span in grouping.spans)
+    return tuple(_compared(span, found.traces, settings) for span in spans)
 
 
 def _compared(span: Span, sources: Sequence[Source], settings: Settings) -> Span:

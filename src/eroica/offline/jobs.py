@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 import time
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,14 +44,6 @@ _MOST_OTHERS = 12
 
 
 @dataclass(frozen=True)
-class Recording:
-    """A trace that was read, and the directory that it shares with the other ranks."""
-
-    place: str
-    summary: TraceSummary
-
-
-@dataclass(frozen=True)
 class Span:
     """What all workers of one job recorded at one time.
 
@@ -73,20 +64,20 @@ class Span:
     world_size: int = 0
 
 
-@dataclass(frozen=True)
-class Grouping:
-    """All spans by job and time, and for each directory the names of files without a known rank."""
+def group(recordings: Iterable[tuple[str, TraceSummary]]) -> tuple[tuple[Span, ...], tuple[str, ...]]:
+    """Put together what was recorded together.
 
-    spans: tuple[Span, ...]
-    unranked: tuple[str, ...] = ()
+    Args:
+        recordings: The directory that a trace shares with the other ranks, and the trace; those without a pattern are
+            not looked at.
 
-
-def group(recordings: Sequence[Recording]) -> Grouping:
-    """Put together what was recorded together; recordings without a pattern are not looked at."""
+    Returns:
+        All spans by job and time, and for each directory the names of files without a known rank.
+    """
     places: dict[str, list[TraceSummary]] = defaultdict(list)
-    for recording in sorted(recordings, key=lambda one: (one.place, one.summary.path)):
-        if recording.summary.pattern is not None:
-            places[recording.place].append(recording.summary)
+    for place, summary in sorted(recordings, key=lambda one: (one[0], one[1].path)):
+        if summary.pattern is not None:
+            places[place].append(summary)
     alone: set[str] = set()
     notes: _Notes = defaultdict(list)
     unranked: list[str] = []
@@ -107,7 +98,7 @@ def group(recordings: Sequence[Recording]) -> Grouping:
     spans: list[Span] = []
     for shared, members in merged.items():
         spans += _spans_of(names[shared], [file for place in members for file in places[place]], notes)
-    return Grouping(tuple(spans), tuple(unranked))
+    return tuple(spans), tuple(unranked)
 
 
 def _without_copies(files: Sequence[TraceSummary], notes: _Notes) -> list[TraceSummary]:
@@ -257,11 +248,10 @@ def _by_turns(files: Sequence[TraceSummary]) -> list[list[TraceSummary]]:
     ranks: dict[int, list[TraceSummary]] = defaultdict(list)
     for file in sorted(files, key=lambda file: file.start_ns):
         ranks[file.rank].append(file)
-    anchors = max((ranks[rank] for rank in sorted(ranks)), key=len)
-    heaps: list[list[TraceSummary]] = [[] for _ in anchors]
-    starts = [anchor.start_ns for anchor in anchors]
+    starts = [anchor.start_ns for anchor in max((ranks[rank] for rank in sorted(ranks)), key=len)]
+    heaps: list[list[TraceSummary]] = [[] for _ in starts]
     for own in ranks.values():
-        nearest = [_nearest(starts, file.start_ns) for file in own]
+        nearest = [min(range(len(starts)), key=lambda at: abs(starts[at] - file.start_ns)) for file in own]
         turns: Iterable[int] = nearest if len(set(nearest)) == len(own) else range(len(own))
         for at, file in zip(turns, own, strict=True):
             heaps[at].append(file)
@@ -269,10 +259,8 @@ def _by_turns(files: Sequence[TraceSummary]) -> list[list[TraceSummary]]:
 
 
 def _nearest(starts: Sequence[int], start: int) -> int:
-    """Return the place of the nearest of rising times, the first of equals."""
-    after = min(bisect_left(starts, start), len(starts) - 1)
-    before = bisect_left(starts, starts[max(0, after - 1)])
-    return before if abs(starts[before] - start) <= abs(starts[after] - start) else after
+    """Return the place of the nearest time, the first of equals."""
+    return min(range(len(starts)), key=lambda at: abs(starts[at] - start))
 
 
 # ---------------------------------------------------------------------- words

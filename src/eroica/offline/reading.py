@@ -36,13 +36,9 @@ _LAST_WORDS_BYTES = 4096
 Progress = Callable[[int], None]
 
 
-class Order(msgspec.Struct, frozen=True):
-    """Tells a reader to read a file. A path is the file system's bytes as latin-1: it need not be UTF-8."""
-
-    path: str
-    rank: int
-    only: Range | None = None
-    process: int = -1
+#: What a reader is told: settings, path, rank, iterations that count, and process. A path is the file system's bytes as
+#: latin-1: it need not be UTF-8.
+Order = tuple[Settings, str, int, Range | None, int]
 
 
 def read_one(
@@ -69,11 +65,10 @@ def read_one(
         summary = TraceSummary(path=str(path), error=f"{path} cannot be read: {error.strerror or error}")
     except MemoryError:
         summary = TraceSummary(path=str(path), error=f"{path} needs more memory than there is")
-    seconds = time.perf_counter() - began
     pattern = summary.pattern
     if pattern is not None:
-        pattern = msgspec.structs.replace(pattern, raw_bytes=size, summarize_s=seconds)
-    return msgspec.structs.replace(summary, seconds=seconds, pattern=pattern, process=process)
+        pattern = msgspec.structs.replace(pattern, raw_bytes=size, summarize_s=time.perf_counter() - began)
+    return msgspec.structs.replace(summary, pattern=pattern, process=process)
 
 
 def read_all(
@@ -140,7 +135,7 @@ class _Readers:
     def read(self, source: Source, only: Range | None) -> TraceSummary:
         """Return the summary of a file, or what its reader died of."""
         path = os.fsencode(source.path.absolute()).decode("latin-1")
-        order = msgspec.json.encode((self._settings, Order(path, source.rank, only, source.process)))
+        order = msgspec.json.encode((self._settings, path, source.rank, only, source.process))
         with tempfile.TemporaryFile() as words:
             process = subprocess.Popen(
                 isolated("eroica.offline.reading"),
@@ -199,9 +194,8 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     voice = os.dup(1)
     os.dup2(2, 1)  # whatever is printed by accident is no summary
-    settings, order = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[Settings, Order])
-    path = Path(os.fsdecode(order.path.encode("latin-1")))
-    summary = read_one(path, order.rank, settings, order.only, order.process)
+    settings, path, rank, only, process = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    summary = read_one(Path(os.fsdecode(path.encode("latin-1"))), rank, settings, only, process)
     error = summary.error.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
     with open(voice, "wb") as file:  # noqa: PTH123 - a descriptor
         file.write(msgspec.msgpack.encode(msgspec.structs.replace(summary, path="", error=error)))

@@ -119,13 +119,12 @@ def open_place(path: Path) -> Saved:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def choose_window(saved: Saved, which: str, notes: list[str]) -> SavedWindow:
-    """The window meant by a number, by "baseline", or by nothing: the one that the final verdict came from.
+def choose_window(saved: Saved, which: str) -> SavedWindow:
+    """Return the window of a number, the baseline window, or that of the final verdict; where it is gone, the last one.
 
     Args:
         saved: What was opened.
         which: As after the "@".
-        notes: Gets a line where another window than that had to be taken.
 
     Raises:
         UsageError: There is no such window.
@@ -139,22 +138,16 @@ def choose_window(saved: Saved, which: str, notes: list[str]) -> SavedWindow:
         return saved
     if which.isdecimal():
         return saved.window(int(which))
-    baselines = [window for window in saved.windows if window.purpose == "baseline" and window.pattern_files]
-    if which == "baseline":
-        if not baselines:
-            raise UsageError(f"{saved.directory} has no baseline window")
-        return baselines[-1]
-    origin = saved.origin()
-    if origin is not None and origin.pattern_files:
-        return origin
-    others = [window for window in saved.windows if window.pattern_files and window.purpose != "baseline"]
-    if others and origin is not None:
-        notes.append(f"the window of the final verdict has no patterns; window {others[-1].window_id} was taken")
-    elif baselines and not others:
-        notes.append(f"only the baseline window {baselines[-1].window_id} has patterns")
-    if not (others or baselines):
+    kept = [window for window in saved.windows if window.pattern_files]
+    baselines = [window for window in kept if window.purpose == "baseline"]
+    if which == "baseline" and not baselines:
+        raise UsageError(f"{saved.directory} has no baseline window")
+    others = [window for window in kept if window.purpose != "baseline"]
+    origin = [window for window in kept if window == saved.origin()]
+    chosen = baselines if which == "baseline" else origin or others or baselines
+    if not chosen:
         raise InputError(f"{saved.directory} has no window with patterns")
-    return (others or baselines)[-1]
+    return chosen[-1]
 
 
 def examine_again(run: SavedRun | None, saved: SavedWindow, settings: Settings) -> Part:
@@ -194,10 +187,10 @@ def baselines_of(run: SavedRun | None, window: SavedWindow) -> tuple[Sequence[Wo
         for one in windows
         if one.purpose == "baseline" and one.pattern_files and one.window_id < window.window_id
     }
-    while (numbers := compared_with(window, earlier)) and max(numbers) in earlier:
-        try:
-            patterns = usable_patterns(earlier.pop(max(numbers)))[1]
-        except InputError:
-            continue
-        return (patterns, ()) if numbers[0] else ((), patterns)
-    return (), ()
+    trusted, doubted = compared_with(window, earlier)
+    chosen = earlier.get(trusted or doubted)
+    try:
+        patterns = usable_patterns(chosen)[1] if chosen is not None else ()
+    except InputError:
+        patterns = ()
+    return (patterns, ()) if trusted else ((), patterns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -17,7 +17,7 @@ _VERDICTS: dict[str, Style] = {"slow": "bad", "blocked": "bad", "healthy": "good
 STALE_S = 10.0
 #: Least cells of a verdict.
 _LEAST_OF_A_VERDICT = 16
-_BETWEEN = " · "
+_TITLE, _BETWEEN = " eroica  ", " · "
 _STANDING = ("blocked", "silent", "undetermined", "slow")
 
 
@@ -37,45 +37,29 @@ def footer(status: JobStatus, columns: int, link: str = "", silence_s: float = 0
         link: Short form of the live page's address; empty without one.
         silence_s: Age of `status`.
     """
-    room = columns - len(" eroica  ")
-    for narrow in range(-1 if link else 0, _NARROWEST + 1):
-        facts = [fact for fact in _facts(status, silence_s, narrow) if fact.text]
-        verdict = _verdict(status.windows)
-        used = sum(cell_len(fact.text) + len(_BETWEEN) for fact in facts)
-        left = room - used - (cell_len(link) + len(_BETWEEN) if narrow < 0 else 0)
-        if left >= (min(cell_len(verdict.text), _LEAST_OF_A_VERDICT) if narrow < _NARROWEST else -len(_BETWEEN)):
+    verdict = _verdict(status.windows)
+    facts = {
+        "state": _state(status, silence_s),
+        "iteration": Piece(f"iteration {status.iteration}" if status.iteration else "", "plain"),
+        "pace": Piece(_pace(status.mean_ms, status.best_ms), "plain"),
+        "workers": Piece(plural(sum(not worker.ended for worker in status.workers), "worker"), "plain"),
+        "trouble": Piece(_trouble(status.workers), "bad"),
+    }
+    for gone in ("", "link", "iteration", "workers"):  # what a narrow terminal does without
+        facts.pop(gone, None)
+        link = "" if gone == "link" else link
+        room = columns - len(_TITLE) - (cell_len(link) + len(_BETWEEN) if link else 0)
+        told = sum(cell_len(fact.text) + len(_BETWEEN) for fact in facts.values() if fact.text)
+        if room - told >= min(cell_len(verdict.text), _LEAST_OF_A_VERDICT):
             break
-    over = -len(_BETWEEN) - left
-    for at in range(len(facts) - 1, -1, -1):  # too wide in its narrowest form
-        if over > 0:
-            text, has = facts[at].text, cell_len(facts[at].text)
-            facts[at] = Piece(shorten(text, has - over), facts[at].style)
-            over -= has - cell_len(facts[at].text)
-    if verdict.text and left > 1:
-        facts.append(Piece(shorten(verdict.text, left), verdict.style))
     pieces = [Piece(" eroica ", "title"), Piece(" ", "plain")]
-    for at, fact in enumerate(facts):
-        pieces += [Piece(_BETWEEN, "dim"), fact] if at else [fact]
-    gap = columns - sum(cell_len(piece.text) for piece in pieces) - cell_len(link)
-    if narrow < 0:
-        pieces += [Piece(" " * gap, "plain"), Piece(link, "link")]
-    return pieces
-
-
-#: How narrow the line can get: then only state, time and trouble are left.
-_NARROWEST = 4
-
-
-def _facts(status: JobStatus, silence_s: float, narrow: int) -> Iterator[Piece]:
-    """Yield what stands before the verdict; the narrower, the less: 0 is all, in long words."""
-    yield _state(status, silence_s)
-    if status.iteration and narrow < 3:
-        yield Piece(f"{'iteration' if narrow < 1 else 'it.'} {status.iteration}", "plain")
-    if status.mean_ms is not None:
-        yield Piece(_pace(status.mean_ms, status.best_ms if narrow < _NARROWEST else None), "plain")
-    if narrow < 2:
-        yield Piece(plural(sum(not worker.ended for worker in status.workers), "worker"), "plain")
-    yield Piece(_trouble(status.workers), "bad")
+    for text, style in (*facts.values(), verdict):
+        between = _BETWEEN if len(pieces) > 2 else ""
+        shown = shorten(text, room - len(between))
+        if shown:
+            pieces += [Piece(between, "dim"), Piece(shown, style)]
+            room -= len(between) + cell_len(shown)
+    return [*pieces, Piece(" " * (room + len(_BETWEEN)), "plain"), Piece(link, "link")] if link else pieces
 
 
 def age(value_s: float) -> str:
@@ -83,8 +67,10 @@ def age(value_s: float) -> str:
     return f"{value_s:.0f} s" if value_s < 120 else f"{value_s / 60:.0f} min"
 
 
-def _pace(mean_ms: float, best_ms: float | None) -> str:
+def _pace(mean_ms: float | None, best_ms: float | None) -> str:
     """Return the times now and at best, with the unit once if it is the same."""
+    if mean_ms is None:
+        return ""
     now = milliseconds(mean_ms)
     if best_ms is None:
         return now

@@ -96,7 +96,6 @@ _LAST = frozenset({"pass", "pwd", "pw", "token", "auth", "oauth", "bearer", "cre
 _AFTER_LAST = frozenset({"value", "str", "text", "string", "key", "default", "env", "header"})
 #: "key" is secret where it gets a value; "x_key" also where another argument follows.
 _GIVEN, _GIVEN_OR_NEXT = re.compile(r"\s*\]?\s*(?::|=(?!=))"), re.compile(r"\s*\]?\s*(?::|,|=(?!=))")
-_QUOTES = re.compile(r"(?i)^([rbuf]*)(\"{3}|'{3}|\"|')(.*?)(\"{3}|'{3}|\"|')$", re.DOTALL)
 _LITERALS = frozenset({"STRING", "FSTRING_MIDDLE"})
 
 
@@ -160,15 +159,11 @@ def _is_secret(token: tokenize.TokenInfo) -> bool:
 
 
 def _hide(lines: list[str], token: tokenize.TokenInfo) -> None:
-    """Replace the inside of a literal in its lines."""
+    """Replace a literal in its lines."""
     (first, begin), (last, end) = token.start, token.end
-    match = _QUOTES.match(token.string)
-    prefix, quote = (match[1], match[2]) if match else ("", "")
-    if match and not match[3].strip():
-        return
-    head, tail = f"{lines[first - 1][:begin]}{prefix}{quote}", f"{quote}{lines[last - 1][end:]}"
+    head, tail = lines[first - 1][:begin], lines[last - 1][end:]
     if first == last:
-        lines[first - 1] = f"{head}{MASK}{tail}"
+        quote = "" if token.type != tokenize.STRING else '"'
+        lines[first - 1] = f"{head}{quote}{MASK}{quote}{tail}"
         return
-    lines[first - 1], lines[last - 1] = head + MASK, MASK + tail
-    lines[first : last - 1] = [MASK] * (last - first - 1)
+    lines[first - 1 : last] = [head + MASK, *[MASK] * (last - first - 1), MASK + tail]

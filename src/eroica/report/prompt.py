@@ -21,6 +21,7 @@ import warnings
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, takewhile
 from pathlib import Path
 
 from rich.console import Console
@@ -45,7 +46,7 @@ _ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 @dataclass(frozen=True)
 class SourceLines:
-    """A function: path under the source directory, qualified name, first line number and lines."""
+    """A function: path under the source directory, name, first line number and lines."""
 
     place: str
     name: str
@@ -70,15 +71,12 @@ class SourceTree:
         if match is None or match["name"].endswith("<module>"):
             return None
         parts = [part for part in match["file"].replace("\\", "/").split("/") if part]
-        line = int(match["line"])
-        ranked = sorted(
-            ((_common(parts, path), root, path) for root, path in self._named(parts[-1])), key=lambda one: -one[0]
-        )
-        for common, root, path in ranked[:20]:
-            found = _function(path, match["name"], line, 0 if common < 2 <= len(parts) else _MOST_SHIFT)
+        ranked = [(_common(parts, path), root, path) for root, path in self._named(parts[-1])]
+        for common, root, path in sorted(ranked, key=lambda one: -one[0])[:20]:
+            most_shift = 0 if common < 2 <= len(parts) else _MOST_SHIFT
+            found = _function(path, match["name"], int(match["line"]), most_shift)
             if found is not None:
-                name, first, lines = found
-                return SourceLines(str(path.relative_to(root)), name, first, lines)
+                return SourceLines(str(path.relative_to(root)), match["name"], *found)
         return None
 
     def _named(self, name: str) -> list[tuple[Path, Path]]:
@@ -112,37 +110,36 @@ def _python_files(root: Path) -> Iterator[Path]:
 
 def _common(parts: Sequence[str], path: Path) -> int:
     """Return how many names two paths share at their end."""
-    number = 0
-    for one, other in zip(reversed(parts), reversed(path.parts), strict=False):
-        if one != other:
-            break
-        number += 1
-    return number
+    pairs = zip(reversed(parts), reversed(path.parts), strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
-def _function(path: Path, name: str, line: int, most_shift: int) -> tuple[str, int, tuple[str, ...]] | None:
-    """Return qualified name, first line and text of a function."""
+def _function(path: Path, name: str, line: int, most_shift: int) -> tuple[int, tuple[str, ...]] | None:
+    """Return first line number (decorators included) and lines of the nearest function of a name."""
     text = _read(path)
     if text is None:
         return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the job's code
-            functions = list(_functions(ast.parse(text), ""))
+            nodes = list(ast.walk(ast.parse(text)))
     except _ERRORS:
         return None
     own = re.sub(r"(\.<locals>)?\.?<\w+>", "", name)  # a comprehension's or lambda's code is its function's
-    inside = own != name
+    spans = [
+        (min([node.lineno, *(one.lineno for one in node.decorator_list)]), node.end_lineno or node.lineno)
+        for node in nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == own.rpartition(".")[2]
+    ]
     fitting = [
-        (abs(first - line), qualified, first, last)
-        for qualified, first, last in functions
-        if qualified.rpartition(".")[2] == own.rpartition(".")[2]
-        and (first <= line <= last if inside else abs(first - line) <= most_shift)
+        (first, last)
+        for first, last in spans
+        if (first <= line <= last if own != name else abs(first - line) <= most_shift)
     ]
     if not fitting:
         return None
-    _, qualified, first, last = min(fitting, key=lambda one: (one[1] != own, one[0]))
-    return qualified, first, tuple(text.splitlines()[first - 1 : last])
+    first, last = min(fitting, key=lambda one: abs(one[0] - line))
+    return first, tuple(text.splitlines()[first - 1 : last])
 
 
 def _read(path: Path) -> str | None:
@@ -156,19 +153,6 @@ def _read(path: Path) -> str | None:
             return file.read(_MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def _functions(tree: ast.AST, prefix: str) -> Iterator[tuple[str, int, int]]:
-    """Yield qualified name, first line (decorators included) and last line of every function."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            yield f"{prefix}{node.name}", first, node.end_lineno or node.lineno
-            yield from _functions(node, f"{prefix}{node.name}.<locals>.")
-        elif isinstance(node, ast.ClassDef):
-            yield from _functions(node, f"{prefix}{node.name}.")
-        else:
-            yield from _functions(node, prefix)
 
 
 #: Maximum bytes of the text, of the notice that it was cut, and the share reserved for the named functions' source.
@@ -319,24 +303,19 @@ def _setup(patterns: Sequence[WorkerPattern], causes: Sequence[Finding]) -> Iter
 
 def excerpts(causes: Sequence[Finding], sources: SourceTree) -> tuple[list[str], list[str]]:
     """Return the source of the functions that causes name, and of their callers: lines of Markdown."""
-    named: dict[tuple[str, int], tuple[SourceLines, str]] = {}
-    callers: dict[tuple[str, int], tuple[SourceLines, str]] = {}
+    named: dict[tuple[str, int], Iterator[str]] = {}
+    callers: dict[tuple[str, int], Iterator[str]] = {}
     for cause in causes:
-        found = [(frame, sources.find(frame)) for frame in named_first(cause)]
-        own = [(text, frame) for frame, text in found if text is not None]
-        for place, (text, _) in enumerate(own[: 1 + _MOST_CALLERS]):
-            called = own[place - 1][0].name.rpartition(".")[2] if place else ""
-            (callers if place else named).setdefault((text.place, text.first_line), (text, called))
-    own_lines = ["## Source"]
-    for text, _ in named.values():
-        own_lines += _block(text, _MOST_FUNCTION_LINES, "")
-    if not named:
-        own_lines += ["(No source of the functions above was found under the given directories.)", ""]
-    others = [found for key, found in callers.items() if key not in named]
-    caller_lines = ["## Source of their callers"] if others else []
-    for text, called in others:
-        caller_lines += _block(text, _MOST_CALLER_LINES, called)
-    return own_lines, caller_lines
+        found = [text for frame in named_first(cause) if (text := sources.find(frame)) is not None]
+        for at, text in enumerate(found[: 1 + _MOST_CALLERS]):
+            called = found[at - 1].name.rpartition(".")[2] if at else ""
+            (callers if at else named).setdefault((text.place, text.first_line), _block(text, called))
+    nothing = ["(No source of the functions above was found under the given directories.)", ""]
+    others = list(chain.from_iterable(block for key, block in callers.items() if key not in named))
+    return (
+        ["## Source", *(chain.from_iterable(named.values()) if named else nothing)],
+        ["## Source of their callers", *others] if others else [],
+    )
 
 
 def named_first(finding: Finding) -> Iterator[str]:
@@ -346,8 +325,9 @@ def named_first(finding: Finding) -> Iterator[str]:
     yield from frames[at:]
 
 
-def _block(text: SourceLines, most: int, called: str) -> Iterator[str]:
-    """Yield numbered lines in a fence that nothing in them can close."""
+def _block(text: SourceLines, called: str) -> Iterator[str]:
+    """Yield numbered lines in a fence that nothing in them can close; of a caller those around the call."""
+    most = _MOST_CALLER_LINES if called else _MOST_FUNCTION_LINES
     shown = [_cut(one.rstrip()) for one in mask_code(line(one.expandtabs(4)) for one in text.lines)]
     first = 0
     if len(shown) > most:

@@ -201,11 +201,6 @@ def _hypothesis(one: Hypothesis) -> RenderableType:
 
 def render_comparison(comparison: Comparison, console: Console) -> None:
     """Draw a comparison on `console`."""
-    draw(build_comparison(comparison), console)
-
-
-def build_comparison(comparison: Comparison) -> list[RenderableType]:
-    """Return the parts of the report, from top to bottom."""
     own = [change for change in comparison.changes if change.reason != "waiting"]
     waits = [change for change in comparison.changes if change.reason == "waiting"]
     parts: list[RenderableType] = [
@@ -222,7 +217,7 @@ def build_comparison(comparison: Comparison) -> list[RenderableType]:
             parts += [Padding(Text(told, style="dim"), _INDENTED)]
         parts += left_out(len(waits) - _MOST_WAITS, "symptom")
     foot = list(_foot(comparison))
-    return [*parts, Text(), *foot] if foot else parts
+    draw([*parts, Text(), *foot] if foot else parts, console)
 
 
 def _side(side: Side) -> Text:

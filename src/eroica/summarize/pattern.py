@@ -195,7 +195,6 @@ def _timeline(scene: Scene, segments: Layer) -> bytes:
         keys = [scene.functions.keys[number] for number in used.tolist()]
         steps = np.rint(np.stack([start[kept] - begin, last[kept] - begin]) / grain_ns) * (grain_ns / 1e3)
         critical = Track(
-            name="critical path",
             names=tuple(key.name for key in keys),
             kinds=tuple(key.kind for key in keys),
             phases=tuple(key.phase for key in keys),

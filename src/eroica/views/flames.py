@@ -15,7 +15,7 @@ from markupsafe import Markup
 from eroica.model.words import clean
 from eroica.views import svg
 from eroica.views.material import Material
-from eroica.views.svg import Picture, facts
+from eroica.views.svg import Facts, Picture
 
 _WIDTH, _GAP, _ROW, _HEAD, _FOOT = 960.0, 16.0, 18.0, 30.0, 34.0
 #: Least width of a frame that is drawn, pixels; and frames on each side.
@@ -89,10 +89,10 @@ def build_tree(stacks: Iterable[tuple[tuple[str, ...], float, float]]) -> Frame 
 
 def draw(material: Material) -> Picture | None:
     """Draw two icicles; None for jobs without windows."""
-    pair = material.culprit_and_peer() if material.verdict.verdict != "blocked" else None
-    if pair is None:
+    first = material.suspect() if material.verdict.verdict != "blocked" else None
+    if first is None:
         return None
-    culprits, peers = _sides(material, pair[0])
+    culprits, peers = _sides(material, first)
     in_loader = _is_about_loader(material)
     root = build_tree(_stacks(material, culprits, peers, in_loader))
     if root is None:
@@ -113,9 +113,10 @@ def _sides(material: Material, first: int) -> tuple[list[int], list[int]]:
 
 def _is_about_loader(material: Material) -> bool:
     """Return whether the first cause lies in a loader process, which is never critical itself."""
-    keys = material.rows.keys
-    columns = [int(column) for cause in material.causes[:1] for column in material.functions_of(cause)[:1]]
-    return any(keys[column].thread == "loader" for column in columns)
+    for cause in material.causes[:1]:
+        columns = material.rows.matching(cause.function.name, cause.function.stack)[:1]
+        return any(material.rows.keys[column].thread == "loader" for column in columns)
+    return False
 
 
 def _stacks(
@@ -123,12 +124,11 @@ def _stacks(
 ) -> Iterator[tuple[tuple[str, ...], float, float]]:
     """Yield each Python stack with its mean milliseconds per iteration on culprits and peers."""
     rows = material.rows
-    lengths_W = [max(one.last_iteration - one.first_iteration, 1) for one in material.patterns]
-    time_WF = rows.total_s_WF if in_loader else rows.critical_s_WF
+    ms_WF = rows.total_ms_WF if in_loader else rows.critical_ms_WF
     for column, key in enumerate(rows.keys):
         if not key.stack or (key.thread == "loader") != in_loader:
             continue
-        ms_W = 1e3 * time_WF[:, column].astype(float) / lengths_W
+        ms_W = ms_WF[:, column].astype(float)
         own, theirs = float(ms_W[list(culprits)].mean()), float(ms_W[list(peers)].mean()) if peers else 0.0
         if math.isfinite(own + theirs) and own + theirs > 0:
             yield key.stack, own, theirs
@@ -154,7 +154,7 @@ def _picture(
             svg.label(x, 16, text, cls=cls),
             *islice(_boxes(root, side, x, (width / top_ms, top_ms if peers else None)), _MOST_FRAMES),
         ]
-    legend = svg.group(_legend(), transform=f"translate(0 {svg.number(height - 6)})")
+    legend = svg.tag("g", _legend(), transform=f"translate(0 {svg.number(height - 6)})")
     title = f"Flame graphs of {names[0]} and of {names[1]}"
     what = "time in loader processes, summed over them, idle time included"
     if not in_loader:
@@ -174,9 +174,9 @@ def _picture(
     return Picture(
         id="flames",
         title="Python in loader processes, against peers" if in_loader else _TITLE,
-        body=svg.scrolled(svg.svg(_WIDTH, height, *sides, legend, title=title, cls="wide flames")),
+        body=svg.tag("div", svg.svg(_WIDTH, height, *sides, legend, title=title, cls="wide flames"), cls="scroll"),
         reads=f"Callers stand above what they call; the width of a frame is {what}, each iteration.{against}",
-        facts=facts(("function", "called from", "here", "peers", "difference"), rows),
+        facts=Facts(("function", "called from", "here", "peers", "difference"), rows),
         data={"tree": root.packed(), "top": top_ms, "names": names, "peers": len(peers), "steps": _STEPS},
     )
 
@@ -198,7 +198,7 @@ def _boxes(frame: Frame, side: str, x: float, scale: tuple[float, float | None],
             color = tone(child, top_ms, side) if top_ms is not None else "same"
             text = _label(child, width - 8, color)
             name = svg.label(x + 4, y + 13, text, cls=f"frame-name on-{color}") if text else None
-            yield svg.group(svg.rect(x, y, max(width - 1, 0.6), _ROW - 1, told, cls=f"frame {color}"), name)
+            yield svg.tag("g", svg.rect(x, y, max(width - 1, 0.6), _ROW - 1, told, cls=f"frame {color}"), name)
             yield from _boxes(child, side, x, scale, depth + 1)
         x += width
 
@@ -233,4 +233,4 @@ def _legend() -> Markup:
     for cls, name in names:
         parts += [svg.rect(x, -10, 12, 12, cls=f"frame {cls}"), svg.label(x + 18, 0, name, cls="soft")]
         x += 44 + svg.text_width(name)
-    return svg.group(*parts, cls="flame-legend")
+    return svg.tag("g", *parts, cls="flame-legend")

@@ -23,11 +23,10 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from eroica.model.pattern import FunctionKey
-from eroica.model.verdict import NO_FUNCTION, Finding
 from eroica.model.words import clean
 from eroica.views import svg
 from eroica.views.material import Material
-from eroica.views.svg import Facts, Picture, facts
+from eroica.views.svg import Facts, Picture
 
 #: Functions that get a row: as many as fit on a screen.
 MOST_ROWS = 30
@@ -38,7 +37,7 @@ _WIDTH, _LEFT, _TOP, _ROW = 960.0, 236.0, 34.0, 18.0
 _LETTERS = 29
 #: Value of a cell whose worker does not run the function.
 NO_VALUE = 65_535
-_MOST_MARKS, _MOST_TOLD = 40, 3
+_MOST_MARKS = 40
 #: Level 0 of the image is transparent (no value); levels 1 to 255 are colors.
 _LEVELS = 256
 #: Evenly spaced stops from nothing to most. Lightness changes evenly, so the scales read without color and in print.
@@ -63,7 +62,7 @@ def draw(material: Material) -> Picture | None:
 
 def _chosen(material: Material) -> NDArray[np.intp]:
     """Choose the functions of findings, then those that differ or cost most."""
-    time_WF = material.rows.critical_s_WF
+    time_WF = material.rows.critical_ms_WF
     own = [int(column) for finding in material.verdict.findings for column in material.functions_of(finding)[:4]]
     weight_F = np.ptp(time_WF, axis=0) + time_WF.mean(axis=0)
     rest = np.argsort(-weight_F, kind="stable").tolist()
@@ -83,15 +82,13 @@ class _Heatmap:
     def __init__(self, material: Material, columns: NDArray[np.intp]) -> None:
         self.material = material
         rows = material.rows
-        lengths_W = [max(one.last_iteration - one.first_iteration, 1) for one in material.patterns]
-        per_iteration_WF = 1e3 * rows.critical_s_WF[:, columns] / np.array(lengths_W, dtype=np.float64)[:, None]
-        is_told_WF = rows.runs_WF[:, columns] & np.isfinite(per_iteration_WF)
-        self.ms_FW = np.where(is_told_WF, per_iteration_WF, np.nan).T
+        ms_WF = rows.critical_ms_WF[:, columns].astype(np.float64)
+        self.ms_FW = np.where(rows.runs_WF[:, columns] & np.isfinite(ms_WF), ms_WF, np.nan).T
         self.workers = int(self.ms_FW.shape[1])
         self.middle_F = np.median(np.nan_to_num(self.ms_FW), axis=1)
         self.top_ms = max(float(np.nanmax(self.ms_FW)), 1e-3)
         self.keys = [rows.keys[column] for column in columns]
-        self.names = short_names(self.keys, _LETTERS)
+        self.names = short_names(self.keys)
         marks = {
             int(column): finding.order
             for finding in reversed(material.verdict.findings)
@@ -104,7 +101,7 @@ class _Heatmap:
 
     def picture(self) -> Picture:
         """Return drawing, table and data."""
-        body = svg.scrolled(self._drawing())
+        body = svg.tag("div", self._drawing(), cls="scroll")
         return Picture(
             id="heatmap", title=_TITLE, body=body, reads=self._reads(), facts=self._facts(), data=self._data()
         )
@@ -115,23 +112,8 @@ class _Heatmap:
         return (
             "A row is a function, a column a worker in rank order; the more a cell stands out from the page, the more "
             "time of each iteration waits for that function on that worker."
-            f"{culprits * bool(self.culprits)}{self._elsewhere()}{shared * (self.workers > _MOST_COLUMNS)}"
+            f"{culprits * bool(self.culprits)}{shared * (self.workers > _MOST_COLUMNS)}"
         )
-
-    def _elsewhere(self) -> str:
-        """Name the causes whose row has another function, or that have no row."""
-        told: list[str] = []
-        for cause in self.material.causes:
-            if cause.function.name == NO_FUNCTION or len(told) >= _MOST_TOLD:
-                continue
-            if cause.order not in self.orders:
-                name = clean(cause.function.name, 80)
-                told.append(f" Cause {cause.order}, {name}, has no row: no iteration waits for it directly.")
-                continue
-            name = _shown_as(cause, self.keys[self.orders.index(cause.order)])
-            if name != cause.function.name:
-                told.append(f" Row ({cause.order}) is where cause {cause.order} shows: {clean(name, 120)}.")
-        return "".join(told)
 
     # --- the drawing ---
 
@@ -209,7 +191,7 @@ class _Heatmap:
             ends = [text for at in places for text in (svg.time(float(values_W[at])), str(self.material.ranks[at]))]
             own = [svg.time(value) if math.isfinite(value) else "–" for value in values_W[self.culprits[:3]].tolist()]
             rows.append([clean(name), svg.time(middle), *ends, *own])
-        return facts(header, rows)
+        return Facts(header, rows)
 
     def _data(self) -> dict[str, object]:
         ranks = self.material.ranks
@@ -276,7 +258,8 @@ def _legend(top_ms: float, y: float) -> Markup:
     """Return the scale of colors up to `top_ms`, with its ends above it."""
     size = {"x": _WIDTH - 220.0, "y": y, "width": 220.0, "height": 8.0}
     ramp = np.arange(1, _LEVELS, dtype=np.uint8)[None, :]
-    return svg.group(
+    return svg.tag(
+        "g",
         *(_image(indexed_png(ramp, colors), cls, size) for cls, colors in _PALETTES),
         svg.label(size["x"], y - 4, "0", text_anchor="start", cls="tick-text"),
         svg.label(_WIDTH, y - 4, svg.time(top_ms), text_anchor="end", cls="tick-text"),
@@ -291,24 +274,24 @@ _KERNEL = re.compile(r"\w*kernel\w*")
 _LONGEST = 2000
 
 
-def short_names(keys: Sequence[FunctionKey], room: int = 40) -> list[str]:
+def short_names(keys: Sequence[FunctionKey]) -> list[str]:
     """Return a name for each function that tells them apart as far as possible; not clean yet.
 
-    Names longer than `room` lose their class or their template arguments, and may still be too long.
+    Long names lose their class or their template arguments, and may still be too long for a row.
     """
-    names = [_short(key, room) for key in keys]
+    names = list(map(_short, keys))
     seen = Counter(names)
     return [f"{name} · {_apart(key)}" if seen[name] > 1 else name for name, key in zip(names, keys, strict=True)]
 
 
-def _short(key: FunctionKey, room: int) -> str:
+def _short(key: FunctionKey) -> str:
     """Return a Python function with its file, others by name."""
     if not key.stack:
-        return key.name if len(key.name) <= room else _of_kernel(key.name[:_LONGEST])
+        return key.name if len(key.name) <= _LETTERS else _of_kernel(key.name[:_LONGEST])
     name, _, where = key.stack[-1][:_LONGEST].partition(" (")
     file = where.removesuffix(")").rsplit("/", 1)[-1]
     whole = f"{name} {file}".strip()
-    return whole if len(whole) <= room else f"{_last_part(name)} {file}".strip()
+    return whole if len(whole) <= _LETTERS else f"{_last_part(name)} {file}".strip()
 
 
 def _last_part(name: str) -> str:
@@ -325,17 +308,6 @@ def _of_kernel(name: str) -> str:
     outer = head.rsplit("::", 1)[-1]
     inner = next((found for found in _KERNEL.findall(inside) if found != outer), "")
     return f"{inner} · {outer}" if inner else outer or name
-
-
-def _shown_as(finding: Finding, key: FunctionKey) -> str:
-    """Return a finding's function, with the function of its row where that differs; not clean yet.
-
-    A loader's process is never critical itself: "_read_block, waited for in poll".
-    """
-    name = finding.function.name
-    if name == key.name or any(name in frame for frame in key.stack):
-        return name
-    return f"{name}, {'waited for in' if key.phase == 'input' else 'as'} {key.name}"
 
 
 def _apart(key: FunctionKey) -> str:

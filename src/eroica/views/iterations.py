@@ -17,7 +17,7 @@ from eroica.model.series import decode_alike
 from eroica.model.words import milliseconds
 from eroica.views import svg
 from eroica.views.material import Material
-from eroica.views.svg import Facts, Picture, Scale, facts, label, line, path, points, rect, tag, text_width, ticks, time
+from eroica.views.svg import Facts, Picture, Scale, label, line, path, points, rect, tag, text_width, ticks, time
 
 _ID, _TITLE = "iterations", "Iteration times"
 _WIDTH = 960.0
@@ -31,7 +31,7 @@ _MOST_HINTS = 160
 #: The line is cut at this multiple of the 98th percentile: one outlier (the first iteration compiles) must not flatten
 #: all others.
 _CUT = 2.5
-_MOST_ROWS = 120
+_MOST_ROWS, _MOST_MARKS = 120, 60
 _SHOWN = {
     "baseline": "healthy window",
     "trigger": "trigger",
@@ -84,19 +84,9 @@ def of_job(material: Material) -> Course | None:
             for at in chosen.tolist()
         ),
         is_time=True,
-        marks=_own_marks(history.marks, material.window_id),
+        marks=history.marks[-_MOST_MARKS:],
         before_ms=material.verdict.iteration.baseline_ms,
     )
-
-
-def _own_marks(marks: Sequence[Mark], window_id: int) -> tuple[Mark, ...]:
-    """Return the marks of the verdict's window, the trigger before it, and all other windows."""
-    own = [mark for mark in marks if mark.kind == "baseline" or mark.window_id == window_id or not window_id]
-    begin = min((mark.at_s for mark in own if mark.kind in ("window", "blocked")), default=float("inf"))
-    triggers = [mark for mark in marks if mark.kind == "trigger" and mark.at_s <= begin]
-    others = [mark for mark in marks if mark.kind in ("window", "blocked") and mark not in own]
-    chosen = {*map(id, own), *map(id, triggers[-1:]), *map(id, others)}
-    return tuple(mark for mark in marks if id(mark) in chosen)[-60:]
 
 
 def of_window(material: Material) -> Course | None:
@@ -152,7 +142,7 @@ def draw(material: Material) -> Picture | None:
         return Picture(id=_ID, title=title, missing="No iteration times were kept for this verdict.")
     if len(course.x) < 2:
         return Picture(id=_ID, title=title, missing=f"Only one was captured; {course.notes[0]}.")
-    body = svg.join((svg.scrolled(_draw(course, title)), _legend(course)))
+    body = svg.join((tag("div", _draw(course, title), cls="scroll"), _legend(course)))
     before = " The dashed line is the mean iteration that the verdict compares with." if course.before_ms else ""
     reads = (
         "Each step is one captured iteration: its mean over all workers, and as a thin line the longest of any worker."
@@ -220,7 +210,8 @@ def _flags(course: Course, x: Scale, end: float) -> Iterator[Markup]:
     for at, mark in enumerate(sorted(chosen, key=lambda mark: mark.at_s)):
         place, name, height = x(mark.at_s), _flag_name(mark), _TOP - 10 - _LINE * (at % _LINES)
         half = text_width(name) / 2 + 8
-        yield svg.group(
+        yield svg.tag(
+            "g",
             line(place, height + 4, place, end, cls=f"flag flag-{mark.kind}"),
             label(
                 min(max(place, half), _WIDTH - half),
@@ -297,4 +288,4 @@ def _facts(course: Course) -> Facts:
         for at in chosen.tolist()
     ]
     header = ("since the start" if course.is_time else "iteration", "mean, or what happened", "in words")
-    return facts(header, [*happened, *told])
+    return Facts(header, [*happened, *told])

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from eroica.archive.load import read_regular
 from eroica.archive.store import SOURCES_FILE
 from eroica.errors import InputError
+from eroica.localize.axis import Place
 from eroica.model.pattern import FunctionKey, Timeline, WorkerPattern
 from eroica.model.series import decode_series
 from eroica.settings import Settings
@@ -247,37 +248,20 @@ class Counter:
     highest: Floats
 
 
-@dataclass(frozen=True)
-class OnAxis:
-    """Place of a worker's window: axis time = offset_ns + rate * time since the start of its window."""
-
-    offset_ns: float = 0.0
-    rate: float = 1.0
-
-    def steps(self, since_start_ns: Floats) -> NDArray[np.int64]:
-        """Return times on the axis in steps of `STEP_NS`."""
-        steps: NDArray[np.int64] = np.rint((self.offset_ns + self.rate * since_start_ns) / STEP_NS).astype(np.int64)
-        return steps
-
-
-@dataclass(frozen=True, eq=False)
-class Process:
-    """One worker: its number in the file (from 1), name, a few words beside it, and its rows."""
-
-    number: int
-    name: str
-    label: str
-    place: OnAxis
-    lanes: Sequence[Lane]
-    counters: Sequence[Counter]
-
-
-def write_trace(path: Path, processes: Sequence[Process], about: Mapping[str, object]) -> None:
+def write_trace(
+    path: Path,
+    drawn: Mapping[int, Drawn],
+    places: Mapping[int, Place],
+    titles: Mapping[int, tuple[str, str]],
+    about: Mapping[str, object],
+) -> None:
     """Write a trace, compressed if the file's name ends in .gz; the file appears whole or not at all.
 
     Args:
         path: The file.
-        processes: Workers from top to bottom.
+        drawn: Global rank -> rows, from top to bottom.
+        places: Global rank -> where the worker's window lies.
+        titles: Global rank -> its name, and a few words beside it.
         about: JSON-able facts about the trace.
 
     Raises:
@@ -289,7 +273,7 @@ def write_trace(path: Path, processes: Sequence[Process], about: Mapping[str, ob
         with unfinished.open("xb") as raw, contextlib.ExitStack() as stack:  # not through a link
             packed = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, 0)) if path.suffix == ".gz" else raw
             packed.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n'.encode())
-            for at, event in enumerate(_events(processes)):
+            for at, event in enumerate(_events(drawn, places, titles)):
                 packed.write(f"{',' * bool(at)}{json.dumps(event)}\n".encode())
             packed.write(b"]}\n")
         unfinished.replace(path)
@@ -297,31 +281,40 @@ def write_trace(path: Path, processes: Sequence[Process], about: Mapping[str, ob
         unfinished.unlink(missing_ok=True)
 
 
-def _events(processes: Sequence[Process]) -> Iterator[dict[str, object]]:
+def _events(
+    drawn: Mapping[int, Drawn], places: Mapping[int, Place], titles: Mapping[int, tuple[str, str]]
+) -> Iterator[dict[str, object]]:
     """Yield names and order of processes and threads, then slices and values; the first begins at 0."""
-    starts = [(one.place, lane.start_ns[:1]) for one in processes for lane in one.lanes]
-    starts += [(one.place, counter.start_ns[:1]) for one in processes for counter in one.counters]
-    origin = min((int(place.steps(start)[0]) for place, start in starts if len(start)), default=0)
-    for order, process in enumerate(processes):
-        pid = process.number
-        yield _meta("process_name", pid, 0, name=process.name)
-        yield _meta("process_labels", pid, 0, labels=process.label)
+    starts = [(places[rank], lane.start_ns[:1]) for rank, one in drawn.items() for lane in one.lanes]
+    starts += [(places[rank], counter.start_ns[:1]) for rank, one in drawn.items() for counter in one.counters]
+    origin = min((int(_steps(place, first_ns)[0]) for place, first_ns in starts if len(first_ns)), default=0)
+    for order, (rank, one) in enumerate(drawn.items()):
+        pid, (name, label) = rank + 1, titles[rank]
+        yield _meta("process_name", pid, 0, name=name)
+        yield _meta("process_labels", pid, 0, labels=label)
         yield _meta("process_sort_index", pid, 0, sort_index=order)
-        for number, lane in enumerate(process.lanes):
+        for number, lane in enumerate(one.lanes):
             thread = pid * _THREADS_OF_ONE + number + 1
             yield _meta("thread_name", pid, thread, name=lane.name[:_LONGEST_NAME])
             yield _meta("thread_sort_index", pid, thread, sort_index=number)
-            yield from _slices(process, lane, thread, origin)
-        for counter in process.counters:
-            yield from _values(process, counter, origin)
+            start, end = (_steps(places[rank], time_ns) - origin for time_ns in (lane.start_ns, lane.end_ns))
+            yield from _slices(lane, pid, thread, start, end)
+        for counter in one.counters:
+            yield from _values(counter, pid, _steps(places[rank], counter.start_ns) - origin)
+
+
+def _steps(place: Place, since_start_ns: Floats) -> NDArray[np.int64]:
+    """Return times after the start of a worker's window as steps of `STEP_NS` on the axis."""
+    return np.rint((place.offset_ns + (1 + place.drift) * since_start_ns) / STEP_NS).astype(np.int64)
 
 
 def _meta(what: str, pid: int, tid: int, **facts: object) -> dict[str, object]:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": facts}
 
 
-def _slices(process: Process, lane: Lane, thread: int, origin: int) -> Iterator[dict[str, object]]:
-    start, end = process.place.steps(lane.start_ns) - origin, process.place.steps(lane.end_ns) - origin
+def _slices(
+    lane: Lane, pid: int, thread: int, start: NDArray[np.int64], end: NDArray[np.int64]
+) -> Iterator[dict[str, object]]:
     keep = start < end
     columns = (lane.function[keep].tolist(), start[keep].tolist(), end[keep].tolist())
     for function, begin, until in zip(*columns, strict=True):
@@ -329,20 +322,17 @@ def _slices(process: Process, lane: Lane, thread: int, origin: int) -> Iterator[
             "ph": "X",
             "name": lane.names[function][:_LONGEST_NAME],
             "cat": lane.categories[function],
-            "pid": process.number,
+            "pid": pid,
             "tid": thread,
             "ts": begin / _STEPS_PER_US,
             "dur": (until - begin) / _STEPS_PER_US,
         }
 
 
-def _values(process: Process, counter: Counter, origin: int) -> Iterator[dict[str, object]]:
-    steps = process.place.steps(counter.start_ns) - origin
+def _values(counter: Counter, pid: int, steps: NDArray[np.int64]) -> Iterator[dict[str, object]]:
+    name = counter.name[:_LONGEST_NAME]
     for at, mean, highest in zip(steps.tolist(), counter.mean.tolist(), counter.highest.tolist(), strict=True):
         if at >= 0 and math.isfinite(mean):
             shares = {"mean": mean, "highest": highest if math.isfinite(highest) else mean}
             args = {name: round(100 * share, 1) for name, share in shares.items()}
-            name = counter.name[:_LONGEST_NAME]
-            yield {
-                "ph": "C", "name": name, "pid": process.number, "tid": 0, "ts": at / _STEPS_PER_US, "args": args
-            }  # fmt: skip
+            yield {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": at / _STEPS_PER_US, "args": args}

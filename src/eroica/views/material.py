@@ -5,10 +5,9 @@ Shapes: W workers (in order of global rank), F functions, R rows of all workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from eroica.archive.load import Saved, SavedRun, SavedWindow, open_saved, read_blockage, read_patterns, run_around
 from eroica.errors import InputError
+from eroica.localize.folding import number_keys
 from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
 from eroica.model.pattern import FunctionKey, Timeline, WorkerPattern
@@ -27,26 +27,23 @@ from eroica.wire.codec import decode_record
 
 #: Maximum number of functions with a column. More would take gigabytes at ten thousand workers.
 MOST_FUNCTIONS = 400
-_SHOWN = ("beta", "critical_s", "total_s")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rows:
-    """Times of all workers by function, the function with the largest mean β first.
+    """Times of all workers by function, the function with the most critical time first.
 
     Attributes:
         keys: One per function. Collectives of groups with the same purpose ("mesh_dp") are one function.
-        beta_WF: Share of the window on the critical path, 0-1; 0 where a worker does not run it. float32 [W, F].
         runs_WF: Whether the worker runs the function. bool [W, F].
-        critical_s_WF: Seconds on the critical path. float32 [W, F].
-        total_s_WF: Seconds over all executions. float32 [W, F].
+        critical_ms_WF: Milliseconds per iteration on the critical path; 0 where it does not. float32 [W, F].
+        total_ms_WF: The same over all executions. float32 [W, F].
     """
 
     keys: tuple[FunctionKey, ...]
-    beta_WF: NDArray[np.float32]
     runs_WF: NDArray[np.bool_]
-    critical_s_WF: NDArray[np.float32]
-    total_s_WF: NDArray[np.float32]
+    critical_ms_WF: NDArray[np.float32]
+    total_ms_WF: NDArray[np.float32]
 
     def matching(self, name: str, stack: Sequence[str]) -> NDArray[np.intp]:
         """Return the columns under a finding's frame, else those of its name. intp, heaviest first."""
@@ -74,12 +71,21 @@ def _root(name: str, stack: tuple[str, ...]) -> tuple[str, ...]:
 
 def gather_rows(patterns: Sequence[WorkerPattern]) -> Rows:
     """Arrange the rows of all workers by function."""
-    keys: dict[FunctionKey, int] = {}
-    functions_R = np.fromiter(chain.from_iterable(_numbered(patterns, keys)), dtype=np.intp)
-    workers_R = np.repeat(np.arange(len(patterns)), [len(pattern.functions) for pattern in patterns])
-    shown = [NUMBERS.index(name) for name in _SHOWN]
-    numbers = (RowTable.of(pattern.functions).numbers[shown] for pattern in patterns)
-    numbers_NR = np.concatenate([np.empty((len(shown), 0)), *numbers], axis=1)
+    tables = [RowTable.of(pattern.functions) for pattern in patterns]
+    given, number_R = number_keys(tables)
+    labels = {  # groups that do the same for different workers are one
+        group.name: f"{len(group.ranks)} workers" if group.description in ("", "undefined") else group.description
+        for pattern in patterns
+        for group in pattern.process_groups
+    }
+    named = [msgspec.structs.replace(key, group=labels.get(key.group, key.group)) for key in given]
+    keys = {key: at for at, key in enumerate(dict.fromkeys(named))}
+    functions_R = np.array([keys[key] for key in named], dtype=np.intp)[number_R]
+    workers_R = np.repeat(np.arange(len(patterns)), list(map(len, tables)))
+    lengths_W = np.array([max(one.last_iteration - one.first_iteration, 1) for one in patterns])
+    shown = [NUMBERS.index(name) for name in ("critical_s", "total_s")]
+    numbers_NR = np.concatenate([np.empty((2, 0)), *(table.numbers[shown] for table in tables)], axis=1)
+    numbers_NR *= 1e3 / lengths_W[workers_R]
     order_F = np.argsort(-np.bincount(functions_R, weights=numbers_NR[0], minlength=len(keys)), kind="stable")
     kept_F = order_F[:MOST_FUNCTIONS]
     column_F = np.full(len(keys), -1, dtype=np.intp)
@@ -92,33 +98,14 @@ def gather_rows(patterns: Sequence[WorkerPattern]) -> Rows:
     def summed(values_R: NDArray[np.float64] | None = None) -> NDArray[np.float32]:
         return np.bincount(cells_R, values_R, minlength=shape[0] * shape[1]).astype(np.float32).reshape(shape)
 
-    beta_WF, critical_s_WF, total_s_WF = (summed(values) for values in numbers_NR[:, chosen_R])
-    named = list(keys)
+    critical_ms_WF, total_ms_WF = (summed(values) for values in numbers_NR[:, chosen_R])
+    distinct = tuple(keys)
     return Rows(
-        keys=tuple(named[at] for at in kept_F),
-        beta_WF=beta_WF,
+        keys=tuple(distinct[at] for at in kept_F),
         runs_WF=summed() > 0,
-        critical_s_WF=critical_s_WF,
-        total_s_WF=total_s_WF,
+        critical_ms_WF=critical_ms_WF,
+        total_ms_WF=total_ms_WF,
     )
-
-
-def _numbered(patterns: Sequence[WorkerPattern], keys: dict[FunctionKey, int]) -> Iterator[list[int]]:
-    """Yield the function numbers of each worker's rows; new functions are added to `keys`."""
-    known: dict[tuple[FunctionKey, str], int] = {}
-    for pattern in patterns:
-        labels = {  # groups that do the same for different workers are one
-            group.name: f"{len(group.ranks)} workers" if group.description in ("", "undefined") else group.description
-            for group in pattern.process_groups
-        }
-        own = []
-        for named in RowTable.of(pattern.functions).keys:
-            which = named, labels.get(named.group, named.group)
-            if which not in known:
-                key = msgspec.structs.replace(named, group=which[1])
-                known[which] = keys.setdefault(key, len(keys))
-            own.append(known[which])
-        yield own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,30 +173,16 @@ class Material:
         return f"worker {rank} on {host}" if host else f"worker {rank}"
 
     def functions_of(self, finding: Finding) -> NDArray[np.intp]:
-        """Return the columns of `rows` that a finding is about, the heaviest first.
+        """Return the columns of `rows` that show a finding, the heaviest first: its function, else the wait for input.
 
-        A finding states β of what it measured, which need not be the function it names: a loader's process is never on
-        the critical path, the wait for its batch is. This method tries the named function, the wait for input, the
-        kind of work and each single function, and takes the first with the stated β on the named workers.
+        A loader's process is never on the critical path; the wait for its batch is.
         """
         named = self.rows.matching(finding.function.name, finding.function.stack)
-        stated = finding.pattern.beta if finding.pattern is not None else None
         places = [self.places[rank] for rank in finding.workers if rank in self.places]
-        if stated is None or not places or self._shows(named, places, stated):
+        if not places or self.rows.critical_ms_WF[places][:, named].any():
             return named
-        keys = self.rows.keys
-        others = [
-            [at for at, key in enumerate(keys) if key.phase == "input" and key.thread == "training"],
-            [at for at, key in enumerate(keys) if key.kind == finding.function.kind],
-            *([at] for at in range(len(keys))),
-        ]
-        arrays = (np.array(columns, dtype=np.intp) for columns in others)
-        return next((columns for columns in arrays if self._shows(columns, places, stated)), named)
-
-    def _shows(self, columns: NDArray[np.intp], places: Sequence[int], beta: float) -> bool:
-        """Return whether functions have this β on these workers, but for rounding."""
-        found = float(self.rows.beta_WF[places][:, columns].sum(axis=1).mean()) if len(columns) else 0.0
-        return abs(found - beta) <= max(0.02 * beta, 0.0005)
+        waits = [at for at, key in enumerate(self.rows.keys) if key.phase == "input" and key.thread == "training"]
+        return np.array(waits, dtype=np.intp) if waits and len(named) else named
 
     def timeline(self, rank: int) -> Timeline | None:
         """Return the timeline of a worker; None if it has none or its bytes are damaged."""
@@ -219,41 +192,28 @@ class Material:
         except InputError:
             return None
 
-    def culprit_and_peer(self) -> tuple[int, int | None] | None:
-        """Return the worker to look at closely and a peer, by global rank.
+    def suspect(self) -> int | None:
+        """Return the worker to look at closely, by global rank; None without patterns.
 
-        The worker is the first culprit with a pattern; else the slowest in the first cause's function; else the one
-        with the longest window. The peer is None for a single worker; without patterns, the result is None.
+        It is the first culprit with a pattern; else the slowest in the first cause's function; else the one with the
+        longest window.
         """
-        if not self.patterns:
-            return None
-        columns = next((found for cause in self.causes if len(found := self.functions_of(cause))), None)
-        column = None if columns is None else int(columns[0])
-        culprit = next((rank for rank in self.culprits if rank in self.places), None)
-        if culprit is None:
-            culprit = int(self.ranks[int(np.argmax(self._weights(column)))])
-        return culprit, self.peer_of(culprit, column)
+        named = next((rank for rank in self.culprits if rank in self.places), None)
+        if named is not None or not self.patterns:
+            return named
+        columns = [int(column) for cause in self.causes for column in self.functions_of(cause)[:1]]
+        lengths_W = np.array([pattern.duration_s for pattern in self.patterns])
+        return int(self.ranks[np.argmax(self.rows.critical_ms_WF[:, columns[0]] if columns else lengths_W)])
 
-    def peer_of(self, rank: int, column: int | None = None) -> int | None:
-        """Return the median worker of those that run the same functions as `rank` and are no culprits.
-
-        Args:
-            rank: Global rank of the worker that needs a peer.
-            column: Function whose β orders the workers; None: the length of the window does.
-        """
+    def peer_of(self, rank: int) -> int | None:
+        """Return the worker with the median window among those that run the same functions and are no culprits."""
         others = [place for other, place in self.places.items() if other != rank and other not in self.culprits]
         others = others or [place for other, place in self.places.items() if other != rank]
         if not others:
             return None
         likeness = self.rows.likeness(self.places[rank])[others]
-        alike = np.array(others)[likeness >= likeness.max() - 0.1]
-        weights = self._weights(column)[alike]
-        return int(self.ranks[alike[np.argsort(weights, kind="stable")[len(alike) // 2]]])
-
-    def _weights(self, column: int | None) -> NDArray[np.float64]:
-        if column is None:
-            return np.array([pattern.duration_s for pattern in self.patterns])
-        return self.rows.beta_WF[:, column].astype(np.float64)
+        alike = np.array(others)[likeness >= likeness.max() - 0.1].tolist()
+        return int(self.ranks[sorted(alike, key=lambda place: self.patterns[place].duration_s)[len(alike) // 2]])
 
 
 def gather(directory: Path, window_id: int | None = None) -> Material:

@@ -82,38 +82,32 @@ def exposition(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:
         The body and its content type.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Once(scrape))
+    registry.register(_Run(scrape))
     ProcessCollector(registry=registry)
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
-class _Once(Collector):
-    """One scrape's metrics, in the order of the page."""
+class _Run(Collector):
+    """One scrape's metrics, in the order of the page; all series carry the job's name."""
 
     def __init__(self, scrape: Scrape) -> None:
         self._scrape = scrape
+        self._name = label(scrape.status.job)
 
     def collect(self) -> Iterator[Metric]:
         """Return all families."""
-        scrape, run = self._scrape, _Run(self._scrape.status.job)
-        yield run.info("eroica_job", "The job and the version of Eroica that watches it.", {"version": __version__})
-        yield from _pace(run, scrape.status)
-        yield from _agents(run, scrape)
-        yield from _windows(run, scrape)
-        yield from _verdict(run, scrape.verdict, scrape.verdict_at)
-        yield from _blame(run, scrape.verdict.waits if scrape.verdict is not None else None)
+        scrape = self._scrape
+        yield self.info("eroica_job", "The job and the version of Eroica that watches it.", {"version": __version__})
+        yield from _pace(self, scrape.status)
+        yield from _agents(self, scrape)
+        yield from _windows(self, scrape)
+        yield from _verdict(self, scrape.verdict, scrape.verdict_at)
+        yield from _blame(self, scrape.verdict.waits if scrape.verdict is not None else None)
         yield from scrape.more
         if scrape.messages:
             told = {(outcome,): scrape.messages.get(outcome, 0) for outcome in _OUTCOMES}
-            yield run.counter("eroica_webhook_messages", "Messages for the webhook, by outcome.", told, ("result",))
-
-
-class _Run:
-    """Makes families whose series all carry the job's name."""
-
-    def __init__(self, job: str) -> None:
-        self._name = label(job)
+            yield self.counter("eroica_webhook_messages", "Messages for the webhook, by outcome.", told, ("result",))
 
     def gauge(
         self, name: str, text: str, value: float | Series | None, unit: str = "", keys: tuple[str, ...] = ()

@@ -7,38 +7,27 @@ patterns give one.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from eroica import __version__
 from eroica.errors import InputError, UsageError
+from eroica.localize.axis import Place, TimeAxis, fit_axis
 from eroica.model.pattern import WorkerPattern
 from eroica.model.words import clean, worker_list
-from eroica.views.lanes import STEP_NS, Drawn, OnAxis, Process, draw_timeline, write_trace
+from eroica.views.lanes import STEP_NS, Drawn, draw_timeline, write_trace
 from eroica.views.material import Material
 
 #: Workers shown by default, and at most: viewers take minutes over more.
 MOST_UNASKED = 8
 MOST_ASKED = 64
+#: Of more workers, only the chosen ones are asked how clocks run: of all it takes seconds.
+_MOST_FOR_AXIS = 2_000
+_UNKNOWN = TimeAxis(places={}, uncertainty_ns=0.0, executions=0)
 Whole = Callable[[WorkerPattern], Drawn | None]
-
-
-@dataclass(frozen=True)
-class Alignment:
-    """How workers' clocks fit together.
-
-    Attributes:
-        places: Global rank -> place of its window.
-        uncertainty_us: 90 % of the ends of one collective lie within this of each other.
-        executions: Number of collectives used.
-        unplaced: Global rank -> why it has no place.
-    """
-
-    places: Mapping[int, OnAxis] = field(default_factory=dict)
-    uncertainty_us: float = 0.0
-    executions: int = 0
-    unplaced: Mapping[int, str] = field(default_factory=dict)
 
 
 def choose_workers(material: Material, asked: Sequence[int] = ()) -> tuple[int, ...]:
@@ -57,13 +46,25 @@ def choose_workers(material: Material, asked: Sequence[int] = ()) -> tuple[int, 
     if len(set(asked)) > MOST_ASKED:
         raise UsageError(f"{len(set(asked))} workers are too many for one trace; name at most {MOST_ASKED}")
     culprits = [rank for rank in material.culprits if rank in material.places][: MOST_UNASKED // 2]
-    pairs = [(culprit, material.peer_of(culprit)) for culprit in culprits]
-    pairs = pairs or list(filter(None, [material.culprit_and_peer()]))
-    return tuple(dict.fromkeys(asked or (rank for pair in pairs for rank in pair if rank is not None)))
+    looked_at = culprits or [rank for rank in (material.suspect(),) if rank is not None]
+    unasked = (one for rank in looked_at for one in (rank, material.peer_of(rank)) if one is not None)
+    return tuple(dict.fromkeys(asked or unasked))
+
+
+def align(material: Material, ranks: Sequence[int]) -> TimeAxis:
+    """Return the clocks of some workers, read from all; of many or damaged patterns, from those of these workers."""
+    chosen = [material.patterns[material.places[rank]] for rank in ranks]
+    for asked in (material.patterns, chosen) if len(material.patterns) <= _MOST_FOR_AXIS else (chosen,):
+        with contextlib.suppress(InputError):
+            axis = fit_axis(asked)
+            found = {rank: axis.places[rank] for rank in ranks if rank in axis.places}
+            worst_ns = max((place.uncertainty_ns for place in found.values()), default=0.0)
+            return msgspec.structs.replace(axis, places=found, uncertainty_ns=worst_ns)
+    return _UNKNOWN
 
 
 def write_perfetto(
-    path: Path, material: Material, ranks: Sequence[int], alignment: Alignment, whole: Whole
+    path: Path, material: Material, ranks: Sequence[int], whole: Whole, axis: TimeAxis | None = None
 ) -> tuple[str, ...]:
     """Write the trace of some workers, from top to bottom.
 
@@ -71,8 +72,8 @@ def write_perfetto(
         path: .json or .json.gz.
         material: Verdict and patterns.
         ranks: Workers, each with a pattern.
-        alignment: Their clocks.
         whole: Reads the raw trace of a worker; None if it is gone. May raise InputError.
+        axis: Their clocks; None: as `align` finds them.
 
     Returns:
         Notes on what it shows, how well clocks fit and what is missing.
@@ -85,11 +86,12 @@ def write_perfetto(
     drawn = _drawn(material, ranks, whole, notes)
     if not drawn:
         raise InputError(f"there is nothing to draw a trace from: {notes[0] if notes else 'no worker was chosen'}")
-    placed, known = _placed(drawn, alignment, notes)
-    fits, axis = _axis(drawn, known, alignment)
+    axis = align(material, ranks) if axis is None else axis
+    places, known = _placed(drawn, axis, notes)
+    fits, facts = _fit(drawn, known, axis)
     notes[:0] = [_shown(material, drawn), fits]
-    processes = [_process(material, rank, one, placed[rank], rank in known) for rank, one in drawn.items()]
-    write_trace(path, processes, {**_about(material, drawn, notes), **axis})
+    titles = {rank: (clean(material.worker_name(rank), 200), _label(material, rank, drawn, known)) for rank in drawn}
+    write_trace(path, drawn, places, titles, {**_about(material, drawn, notes), **facts})
     return tuple(notes)
 
 
@@ -118,55 +120,52 @@ def _drawn(material: Material, ranks: Sequence[int], whole: Whole, notes: list[s
 # --- one axis ---
 
 
-def _placed(
-    drawn: Mapping[int, Drawn], alignment: Alignment, notes: list[str]
-) -> tuple[dict[int, OnAxis], frozenset[int]]:
+def _placed(drawn: Mapping[int, Drawn], axis: TimeAxis, notes: list[str]) -> tuple[dict[int, Place], list[int]]:
     """Return where each worker's window lies, and whose places are known; the others begin with the first one."""
-    order = sorted(drawn, key=lambda rank: rank not in alignment.places)
-    begin, known = 0.0, list[int]()
-    placed: dict[int, OnAxis] = {}
-    for rank in order:
+    placed: dict[int, Place] = {}
+    known: list[int] = []
+    for rank in sorted(drawn, key=lambda rank: rank not in axis.places):
         one = drawn[rank]
-        place = _by_host(one, [(drawn[other], placed[other]) for other in placed]) or alignment.places.get(rank)
-        if place is not None:
-            known.append(rank)
-        elif placed:
-            why = alignment.unplaced.get(rank, "no collective tells how its clock runs")
+        place = _by_host(one, [(drawn[other], placed[other]) for other in placed]) or axis.places.get(rank)
+        if place is None and placed:
+            why = axis.unplaced.get(rank, "no collective tells how its clock runs")
             notes.append(f"worker {rank} is not aligned with the others: {why}; it begins where they begin")
-        placed[rank] = place or OnAxis(offset_ns=begin - one.start_ns)
-        if rank == order[0]:
-            begin = placed[rank].offset_ns + placed[rank].rate * one.start_ns
-    return placed, frozenset((*known, *order[:1]))
+            first = next(iter(placed))
+            begin = placed[first].offset_ns + (1 + placed[first].drift) * drawn[first].start_ns
+            placed[rank] = Place(offset_ns=begin - one.start_ns, drift=0.0, uncertainty_ns=0.0)
+            continue
+        placed[rank] = place or Place(offset_ns=-one.start_ns, drift=0.0, uncertainty_ns=0.0)
+        known.append(rank)
+    return placed, sorted(known, key=list(drawn).index)
 
 
-def _by_host(one: Drawn, others: Sequence[tuple[Drawn, OnAxis]]) -> OnAxis | None:
+def _by_host(one: Drawn, others: Sequence[tuple[Drawn, Place]]) -> Place | None:
     """Return the place by the clock of a host that another worker shares."""
     for other, place in others:
         if one.clock is not None and other.clock is not None and one.clock[0] == other.clock[0]:
-            return OnAxis(place.offset_ns + place.rate * (one.clock[1] - other.clock[1]), place.rate)
+            later_ns = (1 + place.drift) * (one.clock[1] - other.clock[1])
+            return msgspec.structs.replace(place, offset_ns=place.offset_ns + later_ns)
     return None
 
 
-def _axis(drawn: Mapping[int, Drawn], known: frozenset[int], alignment: Alignment) -> tuple[str, dict[str, object]]:
+def _fit(drawn: Mapping[int, Drawn], known: Sequence[int], axis: TimeAxis) -> tuple[str, dict[str, object]]:
     """Return how well the clocks fit: a sentence, and facts for programs."""
-    clocks = [one.clock for one in drawn.values()]
-    together = [rank for rank in drawn if rank in known]
-    by, uncertainty_us = f"ends of {alignment.executions} collectives", round(alignment.uncertainty_us, 3)
-    within = f"{uncertainty_us / 1e3:.3g} ms" if uncertainty_us >= 1000 else f"{uncertainty_us:.3g} µs"
-    words = (
-        f"{worker_list(together)} lie on one axis by the ends of {alignment.executions:,} collectives; nine of ten "
-        f"ends agree within {within}, so smaller differences between workers mean nothing"
-    )
-    if None not in clocks and len({clock[0] for clock in clocks if clock is not None}) == 1:
-        by, uncertainty_us = "the clock of their host", 0.0
-        words = f"{worker_list(together)} ran on one host and lie on its clock"
-    if len(together) < 2:
-        by, uncertainty_us = "nothing", 0.0
+    hosts = {one.clock[0] if one.clock is not None else None for one in drawn.values()}
+    by, within_us = f"ends of {axis.executions} collectives", round(axis.uncertainty_ns / 1e3, 3)
+    if len(known) < 2:
+        by, within_us = "nothing", 0.0
         words = "the workers' clocks could not be brought together: compare lengths, not moments"
-    if len(drawn) == 1:
-        words = "one worker alone, by its own clock"
-    ranks = ", ".join(map(str, together))
-    return words, {"aligned_by": by, "aligned_workers": ranks, "uncertainty_us": uncertainty_us}
+        words = words if len(drawn) > 1 else "one worker alone, by its own clock"
+    elif len(hosts) == 1 and None not in hosts:
+        by, within_us = "the clock of their host", 0.0
+        words = f"{worker_list(known)} ran on one host and lie on its clock"
+    else:
+        within = f"{within_us / 1e3:.3g} ms" if within_us >= 1000 else f"{within_us:.3g} µs"
+        words = (
+            f"{worker_list(known)} lie on one axis by the ends of {axis.executions:,} collectives; nine of ten ends "
+            f"agree within {within}, so smaller differences between workers mean nothing"
+        )
+    return words, {"aligned_by": by, "aligned_workers": ", ".join(map(str, known)), "uncertainty_us": within_us}
 
 
 def _shown(material: Material, drawn: Mapping[int, Drawn]) -> str:
@@ -189,17 +188,16 @@ def _shown(material: Material, drawn: Mapping[int, Drawn]) -> str:
 # --- the file ---
 
 
-def _process(material: Material, rank: int, drawn: Drawn, place: OnAxis, is_aligned: bool) -> Process:
-    worker = material.patterns[material.places[rank]].worker
-    name = clean(material.worker_name(rank), 200)
+def _label(material: Material, rank: int, drawn: Mapping[int, Drawn], known: Sequence[int]) -> str:
+    """Return a few words beside the name of a worker."""
+    device = material.patterns[material.places[rank]].worker.device
     words = [
         "culprit" if rank in material.culprits else "",
-        clean(worker.device, 40) if worker.device not in ("", "cpu") else "",
-        "" if is_aligned else "not aligned",
-        "" if drawn.is_whole else "one iteration",
+        clean(device, 40) if device != "cpu" else "",
+        "" if rank in known else "not aligned",
+        "" if drawn[rank].is_whole else "one iteration",
     ]
-    label = ", ".join(word for word in words if word)
-    return Process(rank + 1, name, label, place, drawn.lanes, drawn.counters)
+    return ", ".join(filter(None, words))
 
 
 def _about(material: Material, drawn: Mapping[int, Drawn], notes: Sequence[str]) -> dict[str, object]:

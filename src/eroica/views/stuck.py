@@ -10,12 +10,11 @@ from markupsafe import Markup
 from eroica.model.look import Blockage, WorkerLook
 from eroica.model.words import clean, ending_words, plural, seconds, worker_list
 from eroica.views.material import Material
-from eroica.views.svg import Picture, facts, join, rect, svg, tag
+from eroica.views.svg import Facts, Picture, join, rect, svg, tag
 
 #: Innermost frames that are shown of a place.
 _FRAMES = 4
 _MOST_PLACES = 24
-_MOST_ROWS = 400
 _BAR = 220.0
 _STATES = {
     "R": "running",
@@ -55,7 +54,7 @@ def draw(material: Material) -> Picture | None:
         body=join((_gone(blockage), *_places(looks, set(material.culprits)))),
         reads="Workers whose training thread sits at the same place stand together, the smallest groups first; "
         "the last frame is where it is. Names in color are those that a cause names.",
-        facts=facts(header, rows, _MOST_ROWS) if rows else None,
+        facts=Facts(header, rows) if rows else None,
     )
 
 

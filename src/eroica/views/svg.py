@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -43,15 +44,10 @@ def tag(name: str, *children: object, **attributes: object) -> Markup:
         children: Markup or text; None is left out.
         attributes: `cls` is "class", other underscores are hyphens (`text_anchor`). None is left out.
     """
-    written = "".join(f' {_attribute(key)}="{_value(value)}"' for key, value in attributes.items() if value is not None)
+    named = {"class" if key == "cls" else key.replace("_", "-"): value for key, value in attributes.items()}
+    written = "".join(f' {name}="{_value(value)}"' for name, value in named.items() if value is not None)
     inside = "".join(words(child, 600) for child in children if child is not None)
     return Markup(f"<{name}{written}>{inside}</{name}>" if inside else f"<{name}{written}/>")
-
-
-def _attribute(key: str) -> str:
-    if key == "cls":
-        return "class"
-    return key.rstrip("_").replace("_", "-")
 
 
 def _value(value: object) -> str:
@@ -76,16 +72,6 @@ def svg(
     spoken = {"role": "img", "aria_label": title, "cls": f"picture {cls}".strip()} if title else {"aria_hidden": "true"}
     size = {"viewBox": f"0 0 {number(width)} {number(height)}", "width": float(width), "height": float(height)}
     return tag("svg", *children, **size, **spoken, preserveAspectRatio="none" if stretch else None)
-
-
-def group(*children: object, **attributes: object) -> Markup:
-    """Return `<g>`."""
-    return tag("g", *children, **attributes)
-
-
-def scrolled(drawing: Markup) -> Markup:
-    """Return a wide picture in a place that scrolls sideways on a phone."""
-    return tag("div", drawing, cls="scroll")
 
 
 def rect(x: float, y: float, width: float, height: float, *children: object, **attributes: object) -> Markup:
@@ -159,9 +145,9 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [count * step for count in range(first, last + 1)]
 
 
-def roof(value: float, about: int = 4) -> float:
+def roof(value: float) -> float:
     """Return the end of an axis from 0 with room for `value`: its next round number."""
-    steps = ticks(0.0, value, about)
+    steps = ticks(0.0, value, 4)
     return math.ceil(value / steps[1] - 1e-9) * steps[1] if len(steps) > 1 else 1.0
 
 
@@ -170,14 +156,14 @@ def bottom_axis(scale: Scale, y: float, texts: Sequence[tuple[float, str]], titl
     marks = [line(scale(value), y, scale(value), y + 4, cls="tick") for value, _ in texts]
     names = [label(scale(value), y + 16, text, text_anchor="middle", cls="tick-text") for value, text in texts]
     name = label(scale.end, y + 31, title, text_anchor="end", cls="axis-title")
-    return group(line(scale.start, y, scale.end, y, cls="axis"), *marks, *names, name)
+    return tag("g", line(scale.start, y, scale.end, y, cls="axis"), *marks, *names, name)
 
 
 def left_axis(scale: Scale, x: float, width: float, texts: Sequence[tuple[float, str]]) -> Markup:
     """Return horizontal grid lines of a picture that begins at x, with texts on their left."""
     lines = [line(x, scale(value), x + width, scale(value), cls="grid") for value, _ in texts]
     names = [label(x - 6, scale(value) + 4, text, text_anchor="end", cls="tick-text") for value, text in texts]
-    return group(*lines, *names)
+    return tag("g", *lines, *names)
 
 
 def time(value_ms: float) -> str:
@@ -200,29 +186,13 @@ def text_width(text: str, size: float = 12) -> float:
 
 
 _NOTHING = Markup()
-#: Maximum rows of a table; the JSON has everything.
-MOST_ROWS = 200
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """The table below a picture.
+class Facts(NamedTuple):
+    """The table below a picture: heads of the columns, the first of which names the row; cells as text, not escaped."""
 
-    Attributes:
-        header: Heads of the columns; the first column names the row.
-        rows: Cells as text, not yet escaped.
-        left_out: Number of rows that are not listed.
-    """
-
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left_out: int = 0
-
-
-def facts(header: Sequence[str], rows: Sequence[Sequence[str]], most: int = MOST_ROWS) -> Facts:
-    """Return a table of the first `most` rows."""
-    shown = tuple(tuple(row) for row in rows[:most])
-    return Facts(header=tuple(header), rows=shown, left_out=max(0, len(rows) - most))
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from eroica.model.verdict import Waits
 from eroica.model.words import clean
 from eroica.views import svg
 from eroica.views.material import Material
-from eroica.views.svg import Facts, Picture, facts
+from eroica.views.svg import Facts, Picture
 
 #: Workers up to which each has a row and a column; then hosts, and workers that the verdict names.
 _MOST_WORKERS, _MOST_HOSTS, _MOST_CULPRITS = 40, 24, 8
@@ -116,7 +116,11 @@ class _Matrix:
             cls="wide waits",
         )
         return Picture(
-            id="waits", title="Who waits for whom", body=svg.scrolled(drawn), reads=self._reads(), facts=self._facts()
+            id="waits",
+            title="Who waits for whom",
+            body=svg.tag("div", drawn, cls="scroll"),
+            reads=self._reads(),
+            facts=self._facts(),
         )
 
     def _reads(self) -> str:
@@ -159,7 +163,7 @@ class _Matrix:
         box = svg.rect(x - side / 2, y - side / 2, side, side, told, cls=cls)
         has_number = self.cell >= _NUMBERED and side > 0.75 * self.cell
         number = svg.label(x, y + 4, f"{value:.3g}", text_anchor="middle", cls="on-square") if has_number else None
-        return svg.group(box, number)
+        return svg.tag("g", box, number)
 
     def _who_waits(self, at: int) -> str:
         return f"{self.names[at]} {'wait' if self.by_host and at not in self.named else 'waits'}"
@@ -200,4 +204,4 @@ class _Matrix:
         rows = [[self.names[row], self.names[on], svg.time(value)] for (row, on), value in ordered if value > 0]
         blamed = sorted(((value, at) for at, value in enumerate(self.blamed) if value > 0), reverse=True)[:10]
         laid = [["all others", f"{self.names[at]}, chains followed", svg.time(value)] for value, at in blamed]
-        return facts(("who waits", "for whom", "each iteration"), [*laid, *rows])
+        return Facts(("who waits", "for whom", "each iteration"), [*laid, *rows])

@@ -103,7 +103,6 @@ class Burners(Fault):
     """So many processes of somebody else compute on the worker's host."""
 
     name: ClassVar[str] = "burners"
-    resource: ClassVar[str] = "processor cores"
     processes: float = 4
     strangers: Strangers = field(default_factory=Strangers, init=False, repr=False)
 
@@ -120,7 +119,6 @@ class MemoryHog(Burners):
     """So many processes of somebody else copy `megabytes` each, to and fro, on the worker's host."""
 
     name: ClassVar[str] = "memory-hog"
-    resource: ClassVar[str] = "memory bandwidth"
     processes: float = 3
     megabytes: float = 400
 
@@ -134,7 +132,6 @@ class NoisyHost(Burners):
     """Healthy: a process of somebody else needs a core for `busy_s` every now and then."""
 
     name: ClassVar[str] = "noisy-host"
-    resource: ClassVar[str] = "nothing"
     processes: float = 1
     busy_s: float = 0.3
     idle_s: float = 5.0
@@ -149,7 +146,6 @@ class PinnedCpu(Fault):
     """The worker may only use one core, on which `burners` processes of somebody else compute."""
 
     name: ClassVar[str] = "pinned-cpu"
-    resource: ClassVar[str] = "one core"
     burners: float = 4
     strangers: Strangers = field(default_factory=Strangers, init=False, repr=False)
     before: frozenset[int] = field(default=frozenset(), init=False, repr=False)
@@ -184,7 +180,6 @@ class CpuQuota(Fault):
     """The worker's process may use `cores` of a processor's time: then its control group waits for the next period."""
 
     name: ClassVar[str] = "cpu-quota"
-    resource: ClassVar[str] = "processor time"
     cores: float = 0.2
     group: QuotaGroup | None = field(default=None, init=False, repr=False)
 
@@ -203,7 +198,6 @@ class WrongThreads(Fault):
     """The worker's environment asks for `threads` threads for each operator, far more than there are cores."""
 
     name: ClassVar[str] = "wrong-threads"
-    resource: ClassVar[str] = "processor cores"
     threads: float = 64
     before: int = field(default=0, init=False, repr=False)
 

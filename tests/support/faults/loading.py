@@ -23,7 +23,6 @@ class FewLoaderWorkers(SlowLoader):
     """Items of all workers take longer than their few loader processes can deliver them; two more would be enough."""
 
     name: ClassVar[str] = "few-loader-workers"
-    resource: ClassVar[str] = "loader processes"
     seconds: float = 0.025
 
 
@@ -32,7 +31,6 @@ class ManyLoaderWorkers(SteeredFault):
     """Far more loader processes than cores, and each item costs `steps` turns of a loop in Python."""
 
     name: ClassVar[str] = "many-loader-workers"
-    resource: ClassVar[str] = "processor cores"
     steps: float = 150_000
 
     def strength(self) -> float:
@@ -68,7 +66,6 @@ class HeavyCollate(SteeredFault):
     """Making a batch costs `pairs` turns of a loop in Python for each item."""
 
     name: ClassVar[str] = "heavy-collate"
-    resource: ClassVar[str] = "one core, interpreter lock"
     pairs: float = 40_000
 
     def strength(self) -> float:
@@ -83,7 +80,6 @@ class LoadImbalance(SteeredFault):
     """The worker's batches are `times` as large as the others'."""
 
     name: ClassVar[str] = "load-imbalance"
-    resource: ClassVar[str] = "amount of work"
     times: float = 4
 
     def strength(self) -> float:
@@ -109,7 +105,6 @@ class BatchRamp(LoadImbalance):
     """Healthy: batches of all workers grow in steps, as planned, up to `times` as large."""
 
     name: ClassVar[str] = "batch-ramp"
-    resource: ClassVar[str] = "nothing"
     times: float = 3
     every: float = 150
 

@@ -22,7 +22,6 @@ class HangQueue(Fault):
     """The worker's prefetch thread puts into a full queue that nobody empties; the loop waits for its other queue."""
 
     name: ClassVar[str] = "hang-queue"
-    resource: ClassVar[str] = "a queue"
     seconds: float = 0.0
     pause: Any = field(default=None, init=False, repr=False)
     datasets: list[Any] = field(default_factory=list, init=False, repr=False)
@@ -48,7 +47,6 @@ class HangLock(HookedFault):
     """Two threads of the worker wait for each other's lock, the training thread being one of them."""
 
     name: ClassVar[str] = "hang-lock"
-    resource: ClassVar[str] = "two locks"
     seconds: float = 0.0
 
     def build(self, place: Place) -> Any:
@@ -62,7 +60,6 @@ class HangInterpreterLock(HookedFault):
     """A native function waits in the training thread, without releasing the interpreter lock: no thread can run."""
 
     name: ClassVar[str] = "hang-interpreter-lock"
-    resource: ClassVar[str] = "interpreter lock"
     seconds: float = 0.0
 
     def build(self, place: Place) -> Any:
@@ -78,7 +75,6 @@ class StorageFault(Fault):
     A real server in a process of its own.
     """
 
-    resource: ClassVar[str] = "storage"
     server: Any = field(default=None, init=False, repr=False)
     port: int = field(default=0, init=False, repr=False)
     datasets: list[Any] = field(default_factory=list, init=False, repr=False)
@@ -131,7 +127,6 @@ class DeadWorker(Fault):
     """The worker's process kills itself, with signal `number`."""
 
     name: ClassVar[str] = "dead-worker"
-    resource: ClassVar[str] = "the process"
     number: float = float(signal.SIGKILL)
 
     def start(self, model: Any, place: Place) -> None:
@@ -143,7 +138,6 @@ class StoppedWorker(Fault):
     """The worker's process is stopped (SIGSTOP) by a program beside it, which continues it after `seconds`."""
 
     name: ClassVar[str] = "stopped-worker"
-    resource: ClassVar[str] = "the process"
     seconds: float = 0.0
     helper: Any = field(default=None, init=False, repr=False)
 

@@ -49,7 +49,6 @@ class BlockingCheckpoint(CalledFault):
 
     name: ClassVar[str] = "blocking-checkpoint"
     made_of: ClassVar[str] = "state"
-    resource: ClassVar[str] = "disk"
     megabytes: float = 150.0
     every: int = 5
 
@@ -59,7 +58,6 @@ class BlockingLog(CalledFault):
     """The worker sends a line to a log server in each step, which takes `delay_s` to answer."""
 
     name: ClassVar[str] = "blocking-log"
-    resource: ClassVar[str] = "a server"
     delay_s: float = 0.06
     server: Any = field(default=None, init=False, repr=False)
 
@@ -79,7 +77,6 @@ class MemoryCopies(CalledFault):
 
     name: ClassVar[str] = "memory-copies"
     made_of: ClassVar[str] = "copies"
-    resource: ClassVar[str] = "memory bandwidth"
     megabytes: float = 48.0
     copies: int = 4
 
@@ -90,7 +87,6 @@ class TinyCollectives(CalledFault):
 
     name: ClassVar[str] = "tiny-collectives"
     made_of: ClassVar[str] = "norms"
-    resource: ClassVar[str] = "latency of collectives"
     tensors: int = 80
 
 
@@ -99,14 +95,12 @@ class SlowBackward(HookedFault):
     """A Python hook in the middle of the backward pass that visits `values` numbers one at a time."""
 
     name: ClassVar[str] = "slow-backward"
-    resource: ClassVar[str] = "one core, interpreter lock"
     values: float = 700_000
 
     def start(self, model: Any, place: Place) -> None:
         """Hook it behind the middle one of the model's leaf modules that have weights of two dimensions."""
-        if self.handle is None:
-            part = place.parts["backward"](int(self.values))
-            self.handle = _middle_layer(model).register_full_backward_hook(part.hook)
+        part = place.parts["backward"](int(self.values))
+        self.handle = _middle_layer(model).register_full_backward_hook(part.hook)
 
 
 @dataclass
@@ -114,11 +108,9 @@ class NeedlessSync(HookedFault):
     """Gradients are exchanged after each of the backward passes of a step, though only the last one needs it."""
 
     name: ClassVar[str] = "needless-sync"
-    resource: ClassVar[str] = "latency of collectives"
 
     def start(self, model: Any, place: Place) -> None:
-        if self.handle is None:
-            self.handle = model.register_forward_pre_hook(place.parts["exchange"]())
+        self.handle = model.register_forward_pre_hook(place.parts["exchange"]())
 
 
 @dataclass
@@ -127,7 +119,6 @@ class BusyThread(CalledFault):
 
     name: ClassVar[str] = "busy-thread"
     made_of: ClassVar[str] = "thread"
-    resource: ClassVar[str] = "interpreter lock"
 
     def start(self, model: Any, place: Place) -> None:
         if self.part is None:
@@ -144,7 +135,6 @@ class AnomalyMode(Fault):
     """Autograd's anomaly detection, left on: stacks in forward, a check of every gradient in backward."""
 
     name: ClassVar[str] = "anomaly-mode"
-    resource: ClassVar[str] = "one core, interpreter lock"
 
     def start(self, model: Any, place: Place) -> None:
         self._set(True)
