@@ -223,12 +223,12 @@ def test_what_the_first_window_shows_is_looked_at_again_and_only_the_second_verd
     (first,) = job.train()
     assert first.window.purpose == "baseline" and not first.counts and first.baseline == ()
     job.judge(first, SLOW)
-    assert job.windows.ledger.verdicts == {} and job.windows.suspicion is not None
+    assert job.windows.ledger.verdicts == {}
     (second,) = job.train()
     assert second.window.purpose == "early" and second.counts and second.baseline == ()
     assert "slow-data-loading on worker 0" in second.window.reason
     job.judge(second, SLOW)
-    assert list(job.windows.ledger.verdicts) == [second.window.window_id] and not job.windows.suspicion
+    assert list(job.windows.ledger.verdicts) == [second.window.window_id]
     assert job.train(iterations=400) == []
 
 
@@ -265,7 +265,7 @@ def test_a_window_after_a_confirmed_one_is_not_compared_with_the_slow_beginning(
 def test_nothing_of_note_asks_for_no_other_window(said: Verdict) -> None:
     job = Job()
     job.first(said)
-    assert job.train(iterations=300) == [] and not job.windows.suspicion
+    assert job.train(iterations=300) == []
 
 
 def test_an_early_window_that_never_opens_is_tried_once_more() -> None:
@@ -275,7 +275,6 @@ def test_an_early_window_that_never_opens_is_tried_once_more() -> None:
     job.train(iterations=2000)
     purposes = [line.purpose for line in job.windows.status().windows]
     assert purposes.count("early") == 2
-    assert job.windows.suspicion
 
 
 def test_the_job_is_not_over_while_its_first_window_is_being_judged() -> None:
@@ -285,8 +284,8 @@ def test_the_job_is_not_over_while_its_first_window_is_being_judged() -> None:
     assert job.windows.busy
     job.judge(first, SLOW)
     assert not job.windows.busy
-    final = final_verdict("j", {}, 1, 1, hints=Hints(suspicion=job.windows.suspicion))
+    final = final_verdict("j", {}, 1, 1, hints=Hints(look=job.windows.look))
     assert (final.verdict, final.summary) == ("slow", "Worker 0 reads.")
     assert "first, short window" in final.coverage.notes[0]
-    final = final_verdict("j", {}, 1, 1, hints=Hints(slowed=3.0, suspicion=job.windows.suspicion, missed="no answer"))
+    final = final_verdict("j", {}, 1, 1, hints=Hints(slowed=3.0, look=job.windows.look, missed="no answer"))
     assert final.verdict == "undetermined" and "3.0 times" in final.summary and "no answer" in final.summary

@@ -447,7 +447,6 @@ class Collector:
             hints=Hints(
                 roll.slowed,
                 self.blockages.loss,
-                self.windows.suspicion,
                 self.windows.ledger.missed,
                 self.blockages.failure,
                 attendance.gaps,

@@ -19,6 +19,7 @@ import msgspec
 from eroica.collector import opening
 from eroica.collector.baseline import Baseline
 from eroica.collector.capturing import Capturing, Underway
+from eroica.collector.history import looks_slow
 from eroica.collector.ledger import History, Ledger
 from eroica.collector.opening import Opening, Wanted
 from eroica.collector.participants import Roll, counting
@@ -62,15 +63,10 @@ class Analyze:
     doubted: tuple[WorkerPattern, ...] = ()
 
 
-#: A job whose baseline window already shows a cause of this gain is looked at again, for longer.
-_EARLY_GAIN = 0.1
-
-
 class Windows:
     """All windows of one job.
 
     Attributes:
-        suspicion: The verdict on the baseline window, if that shows a slow job and nobody has looked again.
         look: The verdict on the last baseline window; None if none was judged.
         hold: The job stands still: no window opens; one that is open goes on to its own deadlines.
         roll: Who takes part.
@@ -80,7 +76,6 @@ class Windows:
 
     def __init__(self, job: str, settings: Settings) -> None:
         self.job = job
-        self.suspicion: Verdict | None = None
         self.look: Verdict | None = None
         self._judging = 0
         self.hold = False
@@ -150,7 +145,8 @@ class Windows:
             self._judging = 0
             if verdict is not None:
                 self.look = verdict
-                self._suspect(verdict)
+                if looks_slow(verdict) and verdict.cause is not None:  # only a longer window may say so
+                    self._opening.suspect(f"the first window already shows {in_short(verdict.cause)}")
         current = self._capturing.current
         if current is None or current.window.window_id != window_id:
             return
@@ -159,18 +155,10 @@ class Windows:
             self.ledger.show(current.window, "failed", None, "the analysis failed; see log/collector.log")
             return
         self.ledger.show(current.window, "done", verdict)
-        self.suspicion = None
         if current.window.purpose == "early" and verdict.verdict == "slow":
             self._baseline.discredit()
         length = current.window.last_iteration - current.window.first_iteration
         self._opening.judged(now, current.wanted.purpose, verdict, length)
-
-    def _suspect(self, verdict: Verdict) -> None:
-        """The baseline window of a job that looks slow from its start: only a longer window may say so."""
-        cause = verdict.cause
-        if verdict.verdict == "slow" and cause is not None and (cause.gain or 0.0) >= _EARLY_GAIN:
-            self.suspicion = verdict
-            self._opening.suspect(f"the first window already shows {in_short(cause)}")
 
     def job_ended(self, now: float, patience_s: float = math.inf) -> list[Analyze]:
         """The command is over: no new windows; what is being summarized may still come in, for so long."""
