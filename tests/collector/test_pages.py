@@ -1,6 +1,7 @@
 """A page of each verdict, drawn beside the collector."""
 
 import asyncio
+import gc
 import sys
 
 import psutil
@@ -65,6 +66,7 @@ def test_closing_does_not_wait_for_a_drawing_that_hangs(tmp_path, monkeypatch):
         await pages.close(0.1)
 
     asyncio.run(close_soon())
+    gc.collect()
     (drawing,) = [child for child in here.children() if child.pid not in before]
     assert drawing.status() != psutil.STATUS_ZOMBIE  # it is still at it
     drawing.kill()
