@@ -66,7 +66,7 @@ class Job:
         return self.work[-1]
 
     def _obey(self) -> None:
-        order = self.windows.order
+        order = self.windows.capturing.order
         if (
             self.obeys
             and order is not None
@@ -148,7 +148,7 @@ def test_another_baseline_window_is_taken_in_its_place_but_only_near_the_best() 
 def test_a_collector_that_was_started_again_still_knows_that_the_job_was_slow_from_its_start() -> None:
     first = Job()
     first.train(0.1, 0.1)
-    baseline = first.windows.baseline
+    baseline = first.windows.baseline.patterns
     number = baseline[0].window_id
     taken = Window(
         window_id=number, purpose="baseline", reason="", first_iteration=1, last_iteration=2, current_iteration_s=0.1
@@ -161,7 +161,7 @@ def test_a_collector_that_was_started_again_still_knows_that_the_job_was_slow_fr
     again = Job()
     again.windows.resume(0.0, 0.0, History(last_id=number + 2, lines=lines, windows=(taken,), baseline=baseline))
     again.train(0.1, 0.1, 2)
-    assert again.windows.absolved == 0
+    assert again.windows.opening.absolved == 0
     work = again.look(0.11, 0.1)
     assert not work.baseline
     assert "slow from its start" in unused(work)[0]
@@ -202,7 +202,7 @@ def test_the_best_baseline_window_is_kept_not_the_last() -> None:
     baseline = Baseline(Settings())
     job = Job()
     job.train(0.1, 0.1)
-    quiet = job.windows.baseline
+    quiet = job.windows.baseline.patterns
     baseline.taken(quiet, 0.1)
     job.host_facts = BESIDE
     job.train(0.1, 0.1, 1)

@@ -291,7 +291,7 @@ def test_a_window_and_its_verdict_come_and_the_stream_says_goodbye(tmp_path: Pat
             await job.client.post("/v1/window", json={}, headers={"Origin": job.url})
             for _ in range(3):
                 await job.report()
-                job.agents.obey(CollectorReply(order=job.collector.windows.order))
+                job.agents.obey(CollectorReply(order=job.collector.windows.capturing.order))
             (job.run / "windows" / "1").mkdir(parents=True, exist_ok=True)
             (job.run / "windows" / "1" / "index.html").write_text("<p>drawn</p>")
             for rank in range(4):

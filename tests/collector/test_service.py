@@ -369,7 +369,7 @@ def test_a_new_collector_goes_on_where_the_one_before_it_was_killed(tmp_path: Pa
     (tmp_path / "windows" / "3" / "verdict.json").write_text("{ cut o")
 
     async def second(collector: Collector, client: httpx.AsyncClient) -> None:
-        assert len(collector.windows.baseline) == 1
+        assert len(collector.windows.baseline.patterns) == 1
         now = await shown(client)
         assert [(line.window_id, line.phase) for line in now.windows] == [(1, "done"), (2, "lost")]
         assert any("3/verdict.json is damaged" in note for note in now.notes)

@@ -120,7 +120,7 @@ class Course:
 
     @property
     def weight(self) -> float:
-        """Expected cost: confidence times gain, summed over windows that it led, on the workers of its best sighting."""
+        """Expected cost: confidence times gain, summed over windows that it led on the workers of `best`."""
         gains = ((one, one.finding.gain) for one in self.agreeing(self.best.finding) if one.leads)
         return sum(self._confidence(one) * (_TYPICAL_GAIN if gain is None else gain) for one, gain in gains)
 

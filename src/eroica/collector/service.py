@@ -255,8 +255,8 @@ class Collector:
         self._start(self.blockages.reported(now, report))
         self._tick_if_due()
         reply = CollectorReply(
-            order=self.windows.order,
-            absolved=self.windows.absolved,
+            order=self.windows.capturing.order,
+            absolved=self.windows.opening.absolved,
             stop=self.finished.is_set(),
             look=self.blockages.look,
             count_by=self._same_iterations.count_by,
@@ -450,7 +450,7 @@ class Collector:
                 self.windows.ledger.missed,
                 self.blockages.failure,
                 attendance.gaps,
-                self.pace.loss(is_traced=any(one.has_accelerator for one in self.windows.baseline)),
+                self.pace.loss(is_traced=any(one.has_accelerator for one in self.windows.baseline.patterns)),
                 self.windows.ledger.unseen,
                 self.windows.look,
             ),
@@ -492,13 +492,12 @@ class Collector:
 
     def _keep_window(self) -> None:
         """Save the window's request at once, for a collector that may come after this one."""
-        window = self.windows.window
-        if window is not None and window != self._kept:
-            self._kept = window
-            self._keep(self._store.save_window, window)
-            underway = self.windows.underway(self.clock(), time.time())
-            if underway is not None:
-                self._keep(self._store.save_underway, underway)
+        current = self.windows.capturing.current
+        if current is not None and current.window != self._kept:
+            self._kept = current.window
+            self._keep(self._store.save_window, current.window)
+            if current.serial:
+                self._keep(self._store.save_underway, current.record(self.clock(), time.time()))
 
     def _keep(self, write: Callable[..., None], *what: Any) -> None:
         """A full disk costs the files, not the job's diagnosis."""
