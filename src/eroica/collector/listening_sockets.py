@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from eroica.collector.access import TokenGate, body_of, shows_token
+from eroica.collector.access import body_of, shows_token
 from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector, Handler
 from eroica.errors import InputError, UsageError
@@ -102,10 +102,9 @@ class Doors:
             Route("/v1/elsewhere", _from_this_host(self._elsewhere), methods=["POST"]),
         ]
         self._live = collector.live
-        gate = TokenGate(collector.application(routes), collector.token, collector.live.visitors)
         self.metrics = Scraping(collector, host)
         collector.listeners.append(self.metrics.judged)
-        self._application: ASGIApp = self.metrics.before(gate)
+        self._application: ASGIApp = self.metrics.before(collector.application(routes))
 
     async def open(self, door: Endpoint | None = None, former: Endpoint | None = None) -> None:
         """Listen on loopback, where one listened before if that is given, and on the named door; say where.

@@ -378,34 +378,25 @@ class Live:
     def routes(self) -> list[Route]:
         """List the routes for `Collector.application`."""
         return [
-            Route("/", self._kept(self._page), methods=["GET"]),
-            Route("/live/{name}", self._kept(self._asset), methods=["GET"]),
-            Route("/report", self._kept(self._report), methods=["GET"]),
-            Route("/v1/events", self._kept(self._events), methods=["GET"]),
-            Route("/v1/window", self._kept(self._open_window), methods=["POST"]),
-            Route("/v1/windows", self._kept(self._windows), methods=["GET"]),
-            Route("/v1/windows/{window_id:int}/report", self._kept(self._report), methods=["GET"]),
-            Route("/v1/windows/{window_id:int}/verdict", self._kept(self._verdict), methods=["GET"]),
-            Route("/v1/workers/{rank:int}", self._kept(self._worker), methods=["GET"]),
-            Route("/v1/jobs/{name}", self._kept(self._sibling), methods=["GET"]),
+            Route("/", _page(self._whole), methods=["GET"]),
+            Route("/live/{name}", _page(self._asset), methods=["GET"]),
+            Route("/report", _page(self._report), methods=["GET"]),
+            Route("/v1/events", _page(self._events), methods=["GET"]),
+            Route("/v1/window", _page(self._open_window), methods=["POST"]),
+            Route("/v1/windows", _page(self._windows), methods=["GET"]),
+            Route("/v1/windows/{window_id:int}/report", _page(self._report), methods=["GET"]),
+            Route("/v1/windows/{window_id:int}/verdict", _page(self._verdict), methods=["GET"]),
+            Route("/v1/workers/{rank:int}", _page(self._worker), methods=["GET"]),
+            Route("/v1/jobs/{name}", _page(self._sibling), methods=["GET"]),
         ]
 
     def close(self) -> None:
         """Tell the readers how it ended, and let them go."""
         self._telling.close()
 
-    def _kept(self, handler: Handler) -> Handler:
-        """Guard a route: only visitors who may see the page get there."""
-
-        async def kept(request: Request) -> Response:
-            refusal = self.visitors.answer(request)
-            return refusal if refusal is not None else with_headers(await handler(request))
-
-        return kept
-
     # ------------------------------------------------------------------ pages
 
-    async def _page(self, request: Request) -> Response:
+    async def _whole(self, request: Request) -> Response:
         one = self._collector
         page = draw_page(one.status(), one.final, one.run_directory, one.settings.window_s)
         return Response(page, media_type="text/html; charset=utf-8")
@@ -470,6 +461,15 @@ class Live:
 
     def _stream_ended(self) -> None:
         self._streams -= 1
+
+
+def _page(handler: Handler) -> Handler:
+    """A route of pages for browsers."""
+
+    async def answered(request: Request) -> Response:
+        return with_headers(await handler(request))
+
+    return answered
 
 
 def _json(record: object, status: int = 200) -> Response:
