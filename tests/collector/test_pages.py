@@ -7,7 +7,8 @@ import sys
 import psutil
 import pytest
 
-from eroica.archive.store import PAGE_FILE, Store
+from eroica.archive.forget import PAGE_FILE
+from eroica.archive.store import Store
 from eroica.collector import child_processes
 from eroica.collector.child_processes import Pages, page_of
 from support.verdicts import plain

@@ -12,7 +12,7 @@ import pytest
 
 from eroica.archive.forget import forget
 from eroica.archive.load import open_window, read_blockage, read_patterns
-from eroica.archive.store import Store, save_patterns
+from eroica.archive.store import Store
 from eroica.collector.history import final_verdict
 from eroica.collector.intake import MAX_WORKERS, clean_report, clean_text
 from eroica.collector.ledger import History, read_history
@@ -31,6 +31,7 @@ from eroica.wire.messages import (
     WorkerTrigger,
 )
 from support.collectors import TOKEN, finish, pattern, post, shown, status, tell, until, with_collector, worker
+from support.run_directories import save_patterns
 from support.verdicts import cause as named
 from support.verdicts import plain
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from eroica.archive.store import PAGE_FILE
+from eroica.archive.forget import PAGE_FILE
 from eroica.model.verdict import Verdict
 from eroica.start import isolated
 from eroica.wire.places import Places

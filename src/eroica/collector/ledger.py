@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from eroica.archive.forget import UNDERWAY_FILE
 from eroica.archive.load import SavedWindow, open_run, read_noted
-from eroica.archive.store import UNDERWAY_FILE
 from eroica.collector.arrivals import heads_in
 from eroica.collector.intake import clean_text
 from eroica.model.history import IterationHistory
