@@ -130,7 +130,7 @@ class Doors:
                 if self.elsewhere.is_set():  # what it says is out of date
                     for name in ("status.json", "history.json"):
                         (self._run / name).unlink(missing_ok=True)
-        self._live.close()  # or open pages would hold up the servers
+        self._live.telling.close()  # or open pages would hold up the servers
         self.metrics.withdraw()
         for server, _ in self._servers:
             server.should_exit = True
