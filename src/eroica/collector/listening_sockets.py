@@ -32,7 +32,7 @@ from eroica.wire.address import (
     listening,
     loopback_domain,
 )
-from eroica.wire.guarded_server import Server, config_for
+from eroica.wire.guarded_server import Server
 from eroica.wire.messages import OpenReply, OpenRequest
 
 log = logging.getLogger("eroica.collector")
@@ -143,8 +143,8 @@ class Doors:
         )
 
     async def _serve(self, listener: socket.socket, application: ASGIApp | None = None) -> str:
-        config = config_for(application or self._application, timeout_graceful_shutdown=_PAGE_S)
-        server = Server(config, partial(shows_token, self._token))
+        known = partial(shows_token, self._token)
+        server = Server(application or self._application, known, timeout_graceful_shutdown=_PAGE_S)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         self._servers.append((server, task))
         while not server.started and not task.done():
