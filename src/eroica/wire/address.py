@@ -142,7 +142,7 @@ def outside_address(meeting_point: str = "") -> str:
 
     for one in chain.from_iterable(psutil.net_if_addrs().values()):
         if one.family == socket.AF_INET and not is_loopback(one.address):
-            return one.address
+            return str(one.address)
     raise OSError(f"no address of this host but loopback leads to {meeting_point or 'other hosts'}")
 
 
