@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from eroica.archive.bundle import BUNDLE_FILE, Bundle
-from eroica.archive.forget import forget
+from eroica.archive.bundle import Bundle
+from eroica.archive.forget import BUNDLE_FILE, forget
 from eroica.archive.load import (
     SavedRun,
     SavedWindow,
@@ -21,13 +21,14 @@ from eroica.archive.load import (
     open_window,
     read_patterns,
 )
-from eroica.archive.store import Store, save_patterns, write_json
+from eroica.archive.store import Store, write_json
 from eroica.errors import InputError, UsageError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWindow
 from eroica.model.window import WindowPurpose
 from eroica.wire.codec import encode_record
 from support import FleetPlan, synthesize, synthesize_window
+from support.run_directories import save_patterns
 
 
 def verdict(first: int, summary: str = "all is well") -> Verdict:

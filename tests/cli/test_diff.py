@@ -8,13 +8,14 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from eroica.archive.store import Store, save_patterns
+from eroica.archive.store import Store
 from eroica.cli import group
 from eroica.errors import InputError, UsageError
 from eroica.model.comparison import Comparison
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from support import FleetPlan, SlowLoader, Trouble, synthesize, synthesize_window
+from support.run_directories import save_patterns
 from support.written_jobs import WrittenJob, cut, encoded, without_device, write_files
 
 

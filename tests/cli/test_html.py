@@ -4,12 +4,13 @@ import pytest
 from click.testing import CliRunner
 
 import eroica
-from eroica.archive.store import Store, save_patterns
+from eroica.archive.store import Store
 from eroica.cli import group
 from eroica.errors import UsageError
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from support.fleet import FleetPlan, synthesize, synthesize_window
+from support.run_directories import save_patterns
 from support.troubles import SlowLoader
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from eroica.archive.load import SavedRun, open_saved
-from eroica.archive.store import Store, save_patterns
+from eroica.archive.store import Store
 from eroica.cli import group
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict
@@ -18,6 +18,7 @@ from eroica.offline.saved import baselines_of, compared_with, examine_again, par
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from support import FleetPlan, SlowCompute, SlowLoader, Standstill, Trouble, synthesize, synthesize_window
+from support.run_directories import save_patterns
 from support.standstill import EMPTY_QUEUE
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from eroica.agent.home import CollectorLink
-from eroica.archive.bundle import BUNDLE_FILE
+from eroica.archive.forget import BUNDLE_FILE
 from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store
 from eroica.collector import arrivals

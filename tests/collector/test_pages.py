@@ -1,11 +1,14 @@
 """A page of each verdict, drawn beside the collector."""
 
 import asyncio
+import gc
 import sys
 
 import psutil
+import pytest
 
-from eroica.archive.store import PAGE_FILE, Store
+from eroica.archive.forget import PAGE_FILE
+from eroica.archive.store import Store
 from eroica.collector import child_processes
 from eroica.collector.child_processes import Pages, page_of
 from support.verdicts import plain
@@ -48,6 +51,7 @@ def test_however_many_pages_wait_the_final_one_comes_first(tmp_path, monkeypatch
     assert asked[0] == 0 and 0 < len(asked) < 150
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the drawing goes on, which `subprocess` finds odd
 def test_closing_does_not_wait_for_a_drawing_that_hangs(tmp_path, monkeypatch):
     """Whatever the drawing does, the collector ends; the drawing ends by itself."""
     monkeypatch.setattr(
@@ -63,6 +67,7 @@ def test_closing_does_not_wait_for_a_drawing_that_hangs(tmp_path, monkeypatch):
         await pages.close(0.1)
 
     asyncio.run(close_soon())
+    gc.collect()
     (drawing,) = [child for child in here.children() if child.pid not in before]
     assert drawing.status() != psutil.STATUS_ZOMBIE  # it is still at it
     drawing.kill()

@@ -12,7 +12,7 @@ import pytest
 
 from eroica.archive.forget import forget
 from eroica.archive.load import open_window, read_blockage, read_patterns
-from eroica.archive.store import Store, save_patterns
+from eroica.archive.store import Store
 from eroica.collector.history import final_verdict
 from eroica.collector.intake import MAX_WORKERS, clean_report, clean_text
 from eroica.collector.ledger import History, read_history
@@ -31,6 +31,7 @@ from eroica.wire.messages import (
     WorkerTrigger,
 )
 from support.collectors import TOKEN, finish, pattern, post, shown, status, tell, until, with_collector, worker
+from support.run_directories import save_patterns
 from support.verdicts import cause as named
 from support.verdicts import plain
 
@@ -369,7 +370,7 @@ def test_a_new_collector_goes_on_where_the_one_before_it_was_killed(tmp_path: Pa
     (tmp_path / "windows" / "3" / "verdict.json").write_text("{ cut o")
 
     async def second(collector: Collector, client: httpx.AsyncClient) -> None:
-        assert len(collector.windows.baseline) == 1
+        assert len(collector.windows.baseline.patterns) == 1
         now = await shown(client)
         assert [(line.window_id, line.phase) for line in now.windows] == [(1, "done"), (2, "lost")]
         assert any("3/verdict.json is damaged" in note for note in now.notes)

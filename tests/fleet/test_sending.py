@@ -15,7 +15,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from eroica.archive.bundle import BUNDLE_FILE, Bundle
+from eroica.archive.bundle import Bundle
+from eroica.archive.forget import BUNDLE_FILE
 from eroica.fleet.records import (
     OURS,
     Batch,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +63,14 @@ def a_pattern(rank: int, window_id: int, host: str = "", functions: int = 5, sec
         worker=worker, window_id=window_id, first_iteration=10, last_iteration=30, duration_s=2.0, iteration_us=b"",
         wait_us=b"", functions=rows,
     )  # fmt: skip
+
+
+def save_patterns(window_directory: Path, window: Window, patterns: Iterable[WorkerPattern]) -> None:
+    """Write a window directory that `eroica.archive.load` opens."""
+    store = Store(window_directory.parent.parent)
+    write_json(window_directory / "window.json", window)
+    for pattern in patterns:
+        store.save_pattern(pattern, encode_record(pattern))
 
 
 class RunDirectory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,7 +56,8 @@ def test_a_taken_port_and_a_foreign_address_are_nothing_to_listen_on() -> None:
 
 def test_loopback_is_never_given_out_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eroica.wire.address.address_towards", lambda host: "127.0.1.1")
-    monkeypatch.setattr("eroica.wire.address._address_of", lambda name: "127.0.0.1")
+    here = SimpleNamespace(family=socket.AF_INET, address="127.0.0.1")
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: {"lo": [here]})
     with pytest.raises(OSError, match="loopback"):
         outside_address("node0")
 

@@ -15,11 +15,8 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from eroica.archive.forget import BUNDLE_FILE
 from eroica.errors import InputError
 from eroica.wire.places import private_directory, private_file
-
-__all__ = ["BUNDLE_FILE", "Bundle"]
 
 _MAGIC = b"eroica patterns 1\n"
 #: Global rank, and bytes of what follows; then the CRC-32 of all that and what follows.

@@ -22,21 +22,17 @@ Files appear whole (written beside, then renamed), so a reader never sees half o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
-from eroica.archive.forget import PAGE_FILE, SOURCES_FILE, UNDERWAY_FILE
+from eroica.archive.forget import UNDERWAY_FILE
 from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.window import UnderwayRecord, Window
-from eroica.wire.codec import encode_record
 from eroica.wire.places import write_whole
-
-__all__ = ["PAGE_FILE", "SOURCES_FILE", "UNDERWAY_FILE", "Store", "save_patterns", "write_json"]
 
 
 def write_json(path: Path, record: msgspec.Struct | dict[str, object]) -> None:
@@ -86,11 +82,3 @@ class Store:
     def remove_final(self) -> None:
         """The job goes on: what was kept as its verdict is not final."""
         (self.run / "verdict.json").unlink(missing_ok=True)
-
-
-def save_patterns(window_directory: Path, window: Window, patterns: Iterable[WorkerPattern]) -> None:
-    """Write a window directory that `eroica.archive.load` opens."""
-    store = Store(window_directory.parent.parent)
-    write_json(window_directory / "window.json", window)
-    for pattern in patterns:
-        store.save_pattern(pattern, encode_record(pattern))

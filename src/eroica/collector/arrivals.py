@@ -10,7 +10,8 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from eroica.archive.bundle import BUNDLE_FILE, Bundle
+from eroica.archive.bundle import Bundle
+from eroica.archive.forget import BUNDLE_FILE
 from eroica.archive.load import open_window, read_contents
 from eroica.archive.store import Store
 from eroica.collector.intake import clean_pattern

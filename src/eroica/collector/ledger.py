@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
-from eroica.archive.load import SavedWindow, open_run
-from eroica.archive.store import UNDERWAY_FILE
+from eroica.archive.forget import UNDERWAY_FILE
+from eroica.archive.load import SavedWindow, open_run, read_noted
 from eroica.collector.arrivals import heads_in
 from eroica.collector.intake import clean_text
 from eroica.model.history import IterationHistory
@@ -23,7 +23,6 @@ from eroica.model.window import UnderwayRecord, Window
 from eroica.report.phrases import in_short
 from eroica.wire.messages import JobStatus, WindowLine
 
-Record = TypeVar("Record")
 _MAX_WINDOWS = 10_000
 _MOST_UNREADABLE = 5
 OVER = ("done", "given up", "failed", "lost", "passed", "restarted")
@@ -95,7 +94,8 @@ def _underway(windows: dict[int, SavedWindow], lines: dict[int, WindowLine], not
     is_over = newest in lines and lines[newest].phase in OVER
     if not newest or is_over or (windows[newest].directory / "verdict.json").exists():
         return None
-    found = _read(windows[newest].directory / UNDERWAY_FILE, UnderwayRecord, notes)
+    path = windows[newest].directory / UNDERWAY_FILE
+    found = read_noted(path, lambda text: msgspec.json.decode(text, type=UnderwayRecord), notes)
     return found if found is not None and found.window.window_id == newest and not found.resumed else None
 
 
@@ -134,18 +134,8 @@ def _said(verdict: Verdict) -> dict[str, str]:
 
 
 def _lines(run: Path, notes: list[str]) -> dict[int, WindowLine]:
-    status = _read(run / "status.json", JobStatus, notes)
+    status = read_noted(run / "status.json", lambda text: msgspec.json.decode(text, type=JobStatus), notes)
     return {} if status is None else {line.window_id: line for line in status.windows[:_MAX_WINDOWS]}
-
-
-def _read(path: Path, kind: type[Record], notes: list[str]) -> Record | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError) as error:  # a ValidationError is a DecodeError
-        notes.append(f"{path.parent.name}/{path.name} cannot be read and was left out: {error}")
-        return None
 
 
 #: Notes of agents that are kept; ours have as much room again.

@@ -1,6 +1,6 @@
 """Records as bytes between processes and on disk: MessagePack, zlib-compressed, bounded on the way in.
 
-Patterns take the way of `wire.patterns`, which keeps once what many of them have in common.
+Of patterns, what many of them have in common (functions, process groups) is kept once.
 """
 
 from __future__ import annotations
@@ -129,18 +129,18 @@ def unpack_pattern(text: bytes) -> WorkerPattern:
             groups name too many ranks, or ranks that no job has.
     """
     wire = _DECODER.decode(text)
-    groups = _groups(wire.process_groups)
+    if sum(map(_size, wire.process_groups)) > _MOST_MEMBERS:
+        raise ValueError(f"its process groups name more than {_MOST_MEMBERS} ranks")
     values: dict[str, Any] = {name: getattr(wire, name) for name in WorkerPattern.__struct_fields__}
     rows = wire.functions
-    values["functions"] = _table(rows) if isinstance(rows, WireTable) else tuple(map(_with_kept_key, rows))
-    values["process_groups"] = groups
+    if isinstance(rows, WireTable):
+        values["functions"] = _table(rows)
+    else:  # as version 0.1.0 sent them
+        values["functions"] = tuple(
+            msgspec.structs.replace(row, key=_KEYS[msgspec.msgpack.encode(row.key)]) for row in rows
+        )
+    values["process_groups"] = tuple(map(_GROUPS.group, wire.process_groups))
     return WorkerPattern(**values)
-
-
-def _groups(groups: tuple[_WireGroup, ...]) -> tuple[ProcessGroup, ...]:
-    if sum(map(_size, groups)) > _MOST_MEMBERS:
-        raise ValueError(f"its process groups name more than {_MOST_MEMBERS} ranks")
-    return tuple(map(_GROUPS.group, groups))
 
 
 def _table(wire: WireTable) -> RowTable:
@@ -170,11 +170,6 @@ def _table(wire: WireTable) -> RowTable:
         series=wire.series,
         ends=ends,
     )
-
-
-def _with_kept_key(row: FunctionPattern) -> FunctionPattern:
-    """A row as version 0.1.0 sent it, with the key that others have, too."""
-    return msgspec.structs.replace(row, key=_KEYS[msgspec.msgpack.encode(row.key)])
 
 
 def packed_group(group: ProcessGroup) -> ProcessGroup:

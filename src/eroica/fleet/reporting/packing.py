@@ -19,7 +19,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from eroica.archive.bundle import BUNDLE_FILE, Bundle
+from eroica.archive.bundle import Bundle
+from eroica.archive.forget import BUNDLE_FILE
 from eroica.archive.load import MOST_JSON_BYTES, MOST_PATTERN_BYTES, decode_history
 from eroica.errors import InputError
 from eroica.fleet.records import (
