@@ -139,16 +139,11 @@ class StackSampler:
             kept = min(len(old), len(stack)) if shared is None else shared
             for code in reversed(old[kept:]):
                 yield self._event("E", moment, ident, *_names_of(code))
-            if old and not stack:
-                yield from (self._event("E", moment, ident, name) for name in reversed(self._outermost(ident)))
-            if stack and not old:
-                yield from (self._event("B", moment, ident, name) for name in self._outermost(ident))
+            if bool(old) != bool(stack):
+                yield self._event("B" if stack else "E", moment, ident, self._names.get(ident, f"thread ({ident})"))
             for code in stack[kept:]:
                 yield self._event("B", moment, ident, *_names_of(code))
             before[ident] = stack
-
-    def _outermost(self, ident: int) -> tuple[str, str]:
-        return f'process {os.getpid()}:"{" ".join(sys.argv)}"', self._names.get(ident, f"thread ({ident})")
 
     @staticmethod
     def _event(phase: str, moment_ns: int, ident: int, name: str, file: str = "", line: int = 0) -> dict[str, Any]:
