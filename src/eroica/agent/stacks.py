@@ -193,8 +193,9 @@ class StackSampler:
     def interrupt(self) -> None:
         """Ask every py-spy to end, and return at once; with several workers, do this to all before the first `stop`."""
         self._stopping.set()
-        for recording in self._recordings():
-            recording.interrupt()
+        for recording in (self._main, *tuple(self._children.values())):
+            if recording is not None:
+                recording.interrupt()
 
     def stop(self, timeout_s: float = 5.0) -> tuple[str, ...]:
         """End sampling and write the files.
@@ -222,9 +223,6 @@ class StackSampler:
         if problem:
             raise UnavailableError(f"no stacks of process {self.pid}: {problem}")
         return (f"no stacks of children {', '.join(lost)}",) if lost else ()
-
-    def _recordings(self) -> tuple[_Recording, ...]:
-        return (*((self._main,) if self._main else ()), *tuple(self._children.values()))
 
     def _follow(self) -> None:
         """Start a py-spy on each child as it appears; runs in a thread of its own until the stop."""

@@ -68,7 +68,7 @@ class StackSampler:
         self._names: dict[int, str] = {}
         self._end_ns: int | None = None  # since the start; until sampling failed there is none
         self.failure = ""
-        self._thread = Thread(functools.partial(run, self._sample_if_possible))
+        self._thread = Thread(functools.partial(run, self._sample_until_stopped))
 
     def start(self) -> None:
         """Sample until `stop`."""
@@ -92,18 +92,15 @@ class StackSampler:
         write_private(directory / "stacks.meta.json", json.dumps(meta).encode())
         return path
 
-    def _sample_if_possible(self) -> None:
+    def _sample_until_stopped(self) -> None:
+        due = monotonic()
         try:
-            self._sample_until_stopped()
+            while not self._stop.wait(max(0.0, due - monotonic())):
+                self._sample()
+                due = max(due + self._period_s, monotonic() - 10 * self._period_s)
         except Exception as error:  # noqa: BLE001 - costs this window its stacks, not the worker its watching
             self._end_ns = monotonic_ns() - self._start_ns
             self.failure = f"{type(error).__name__}: {error}"
-
-    def _sample_until_stopped(self) -> None:
-        due = monotonic()
-        while not self._stop.wait(max(0.0, due - monotonic())):
-            self._sample()
-            due = max(due + self._period_s, monotonic() - 10 * self._period_s)
 
     def _sample(self) -> None:
         now = monotonic_ns() - self._start_ns
@@ -300,7 +297,10 @@ class Session:
     def settled(self) -> bool:
         """Return whether every collective enqueued when the window was parked has completed, or that cannot be told."""
         before = monotonic_ns()
-        completed = self._ask("open collectives", self._collectives_completed)
+        completed = self._ask(
+            "open collectives",
+            lambda: surroundings.collectives_completed(self._enqueued, self._clocks[-1]["realtime_ns"]),
+        )
         if completed is None:
             self._enqueued = {}
         self.stall_ns += monotonic_ns() - before
@@ -401,9 +401,6 @@ class Session:
             if note not in self.notes:
                 self.notes.append(note)
             return None
-
-    def _collectives_completed(self) -> bool:
-        return surroundings.collectives_completed(self._enqueued, self._clocks[-1]["realtime_ns"])
 
     def _save_stacks(self, directory: Path) -> str:
         if self._sampler is None:
