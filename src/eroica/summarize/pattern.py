@@ -126,7 +126,7 @@ def summarize_worker(
         workload=_workload(capture, events, scene),
         stall_s=capture.stall_s,
         timeline=_timeline(scene, segments),
-        notes=(*capture.notes, *_notes(capture, events, stacks, samples), *_cuts(scene)),
+        notes=(*capture.notes, *_notes(capture, scene, stacks, samples)),
     )
     return msgspec.structs.replace(pattern, summarize_s=time.perf_counter() - began)
 
@@ -205,9 +205,9 @@ def _timeline(scene: Scene, segments: Layer) -> bytes:
     return b""
 
 
-def _notes(
-    capture: Capture, events: EventTable, stacks: StackTimeline | None, samples: Samples | None
-) -> tuple[str, ...]:
+def _notes(capture: Capture, scene: Scene, stacks: StackTimeline | None, samples: Samples | None) -> list[str]:
+    """Note what is missing, and what summarizing left out because there was too much of it."""
+    events = scene.events
     notes = list(events.losses)
     if not len(events):
         notes.append("the trace holds no events")
@@ -222,12 +222,7 @@ def _notes(
         notes.append("the sampled stacks do not hold the training thread")
     if samples is None:
         notes.append("no hardware channels: utilization is missing from this pattern")
-    return tuple(notes)
-
-
-def _cuts(scene: Scene) -> list[str]:
-    """Note the parts that summarizing left out because there were too many."""
-    notes = scene.trees.losses()
+    notes += scene.trees.losses()
     records = len({(one.group, one.kind) for one in scene.executions})
     if records > MOST_RECORDS:
         notes.append(f"collectives have {records:,} groups and kinds; only {MOST_RECORDS:,} of them are kept")

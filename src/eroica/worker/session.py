@@ -357,8 +357,18 @@ class Session:
             else:
                 trace.unlink(missing_ok=True)
             return events
+        first = self.order.first_iteration
         record = {
-            **self._facts(worker),
+            "worker": {name: worker[name] for name in _WORKER_FACTS},
+            "window_id": self.order.window_id,
+            "first_iteration": first,
+            "last_iteration": first + self.iterations,
+            "boundaries_ns": self.boundaries_ns,
+            "clocks": self._clocks,
+            "garbage_collections": self.collections.runs,
+            "loader_pids": sorted(self.loader_pids),
+            "workload": self._workload.counts(self.iterations),
+            "notes": self.notes,
             **threads,
             "thread_names": self._ask("thread names", surroundings.thread_names) or {},
             "process_groups": self._ask("process groups", surroundings.process_groups)
@@ -374,21 +384,6 @@ class Session:
         write_private(draft, json.dumps(record).encode())
         draft.rename(directory / "capture.json")
         return events
-
-    def _facts(self, worker: dict[str, Any]) -> dict[str, Any]:
-        first = self.order.first_iteration
-        return {
-            "worker": {name: worker[name] for name in _WORKER_FACTS},
-            "window_id": self.order.window_id,
-            "first_iteration": first,
-            "last_iteration": first + self.iterations,
-            "boundaries_ns": self.boundaries_ns,
-            "clocks": self._clocks,
-            "garbage_collections": self.collections.runs,
-            "loader_pids": sorted(self.loader_pids),
-            "workload": self._workload.counts(self.iterations),
-            "notes": self.notes,
-        }
 
     def _ask(self, what: str, question: Callable[[], Answer]) -> Answer | None:
         """Ask torch a question; None and a note where this version cannot be asked like that."""
