@@ -153,7 +153,7 @@ class Recorder:
         for number in numbers:
             self.ended[number], self._last_ended = True, number
 
-    def __call__(self, with_collectives: bool) -> bytes:
+    def __call__(self, name: str, collectives: bool = True, active: bool = False) -> bytes:
         counts = {"last_completed_collective": str(self._last_ended), "last_enqueued_collective": str(max(self.ended))}
         entries = [
             {
@@ -169,7 +169,7 @@ class Recorder:
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     fake = Recorder()
-    monkeypatch.setattr(surroundings, "_recorded", fake)
+    monkeypatch.setattr(surroundings, "_dump", fake)
     monkeypatch.setattr(capture, "_PATIENCE_S", 0.0)
     return fake
 
