@@ -104,13 +104,11 @@ def test_a_standing_job_is_seen_through(job: Job) -> None:
     job.poll_until(lambda: job.silent() == RANKS)
     assert switches(job.processes[0].pid, sleeper) == before  # asleep all the time, the job's standing still included
     status = next(iter(job.roster.living)).report()
-    assert status.silent and "no event for 1." in status.silence and status.silent_s > 1.5
+    assert status.silent and "no event for" in status.silence and status.silent_s > 1.5
 
-    began = time.monotonic()
     looks = take_looks(3, "here", lambda: [worker.subject() for worker in job.roster.living], pause_s=1.0)
-    took = time.monotonic() - began
     first, second = by_rank(looks.first), by_rank(looks.second)
-    assert set(first) == set(second) == {0, 1, 2} and took < 8.0
+    assert set(first) == set(second) == {0, 1, 2}
     assert all(first[rank].events == second[rank].events for rank in first)
     assert all(training(first[rank]).stack == training(second[rank]).stack for rank in first)
 

@@ -47,7 +47,7 @@ def files(tmp_path):
         for number in range(3)
     ]
     (directory / "flight.json").write_text(json.dumps({"entries": flight}))
-    frames = [('process 100:"python"', "", 0), (f"thread ({TRAINING})", "", 0), ("<module>", "/a/b/train.py", 1)]
+    frames = [(f"thread ({TRAINING})", "", 0), ("<module>", "/a/b/train.py", 1)]
     stacks = [
         {"ph": "B", "name": name, "pid": PID, "tid": 1, "ts": 0, "args": {"filename": file, "line": line}}
         for name, file, line in frames

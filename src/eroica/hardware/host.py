@@ -149,14 +149,6 @@ def parse_rdma_rate(rate: str) -> float:
         return math.nan
 
 
-def interface_speed(name: str, root: Path = Path("/sys/class/net")) -> float:
-    """Return the stated speed, bytes per second; NaN for loopback and most virtual interfaces."""
-    try:
-        return parse_speed((root / name / "speed").read_text(encoding="ascii"))
-    except OSError:
-        return math.nan
-
-
 def _traffic_channel(name: str, device: str, capacity: float, period_ns: int) -> tuple[Channel, float]:
     """Return the channel and the factor from bytes to its unit."""
     if math.isnan(capacity):
@@ -178,7 +170,10 @@ class InterfaceProbe:
         self._numbers = {name: self._declare(name) for name, totals in self._totals().items() if any(totals)}
 
     def _declare(self, name: str) -> tuple[int, int]:
-        capacity = interface_speed(name, self._speeds)
+        try:
+            capacity = parse_speed((self._speeds / name / "speed").read_text(encoding="ascii"))
+        except OSError:  # loopback, and most virtual interfaces
+            capacity = math.nan
         made = [_traffic_channel("net", f"{name}/{way}", capacity, self.period_ns) for way in ("rx", "tx")]
         receive, send = (self._writer.declare(channel, "counter", scale) for channel, scale in made)
         return receive, send

@@ -372,16 +372,13 @@ class Capturer:
             if iteration == first:
                 iteration_s = (end_ns - before_ns) * 1e-9 if before_ns else 0.0
                 self._longest_s = patience.open_s(last - first, iteration_s, self._settings)
-                self._hear_of_threads_end(session)
+                if self._kernel_thread != os.getpid():  # the main thread's end is the process's
+                    self._of_thread.sentinel = _AtThreadsEnd(lambda: self._run(self._thread_ends, session))
                 session.count_gradients(self._optimizers())
                 session.open()
                 self._resident_bytes = memory_bytes()
                 self.phase = OPEN
                 self._tell(session.order, beat.OPEN, session)
-
-    def _hear_of_threads_end(self, session: Session) -> None:
-        if self._kernel_thread != os.getpid():  # the main thread's end is the process's
-            self._of_thread.sentinel = _AtThreadsEnd(lambda: self._run(self._thread_ends, session))
 
     def _go_on(self, session: Session, iteration: int, end_ns: int) -> None:
         session.boundaries_ns.append(end_ns)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from eroica.demo.faults import Fault, HookedFault, Place, end_program, start_program
-from support.faults.stalls import STORAGE_PROGRAM
+from injected.stalls import STORAGE_PROGRAM
 
 
 @dataclass

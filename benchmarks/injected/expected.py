@@ -1,4 +1,4 @@
-"""What the verdict must say about each fault: the one table that tests and benchmarks share."""
+"""What the verdict must say about each fault: the one table that benchmarks share."""
 
 from __future__ import annotations
 

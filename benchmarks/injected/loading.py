@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from eroica.demo.faults import Fault, Place, SlowLoader, SteeredFault
-from support.faults.stalls import StorageFault
+from injected.stalls import StorageFault
 
 
 @dataclass

@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 
 from eroica.demo.training import loop
 from eroica.demo.training.data import RandomTokens, make_loader
-from support.faults import inject, read_plans
+from injected import inject, read_plans
 
 from . import parts
 from .layouts import Layout, make_layout

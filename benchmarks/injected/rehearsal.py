@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,19 +12,50 @@ from pathlib import Path
 
 from eroica.demo import rehearsal
 from eroica.demo.faults import FaultPlan
-from support.faults.expected import EXPECTED, Expectation, culprit, demo_plan
+from injected.expected import EXPECTED, Expectation, culprit, demo_plan
 
 TRAINING = Path(__file__).with_name("training")
 
 
 def write_training(directory: Path, package: str = "tinylm", rename: Mapping[str, str] | None = None) -> Path:
-    """Write the training that can have all faults as one package; see `eroica.demo.rehearsal.write_training`."""
+    """Write the training that can have all faults as one package, with the faults beside it.
+
+    See `eroica.demo.rehearsal.write_training`.
+    """
+    without = shutil.ignore_patterns("training", "__pycache__")
+    shutil.copytree(TRAINING.parent, directory / "injected", ignore=without, dirs_exist_ok=True)
     for source in (TRAINING, rehearsal.TRAINING):
         script = rehearsal.write_training(directory, package, rename, source, "train")
     for path in (directory / package).glob("*.py"):
         text = path.read_text(encoding="utf-8")
         path.write_text(re.sub(r"\beroica\.demo\.training\.?(?=[\w ])", ".", text), encoding="utf-8")
     return script
+
+
+#: The training, ended by a file instead of a time: a loaded machine takes the time it needs.
+ENDLESS = """
+import os
+from tinylm import train
+
+class Trainer(train.Trainer):
+    def _out_of_time(self, iteration):
+        if iteration % 10:
+            return False
+        over = train.torch.tensor(float(os.path.exists(os.environ["ENOUGH"])))
+        train.dist.all_reduce(over, op=train.dist.ReduceOp.MAX)
+        return float(over) > 0
+
+if __name__ == "__main__":
+    train.Trainer = Trainer
+    train.main()
+"""
+
+
+def write_endless(directory: Path) -> str:
+    """Write the same for `support.node_jobs.start_job`."""
+    script = write_training(directory)
+    script.write_text(ENDLESS, encoding="utf-8")
+    return str(script)
 
 
 @dataclass(frozen=True)
