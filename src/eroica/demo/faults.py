@@ -47,7 +47,7 @@ class FaultPlan:
 
     def __str__(self) -> str:
         """The form that `read_plans` and `EROICA_FAULT` take."""
-        told = {"worker": self.worker, "from_iteration": self.from_iteration, **self.options}
+        told: dict[str, float | None] = {"worker": self.worker, "from_iteration": self.from_iteration, **self.options}
         return f"{self.name}:{','.join(f'{name}={value}' for name, value in told.items() if value is not None)}"
 
 
