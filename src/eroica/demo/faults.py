@@ -41,13 +41,13 @@ class FaultPlan:
         for name, value in (("worker", self.worker or 0), ("from_iteration", self.from_iteration)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise UsageError(f"{name} of a fault plan must be a whole number >= 0, not {value!r}")
-        for option, value in self.options.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-                raise UsageError(f"fault option {option} must be a number >= 0, not {value!r}")
+        for option, number in self.options.items():
+            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
+                raise UsageError(f"fault option {option} must be a number >= 0, not {number!r}")
 
     def __str__(self) -> str:
         """The form that `read_plans` and `EROICA_FAULT` take."""
-        told: dict[str, float | None] = {"worker": self.worker, "from_iteration": self.from_iteration, **self.options}
+        told = {"worker": self.worker, "from_iteration": self.from_iteration, **self.options}
         return f"{self.name}:{','.join(f'{name}={value}' for name, value in told.items() if value is not None)}"
 
 
