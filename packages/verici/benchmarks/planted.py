@@ -1,8 +1,7 @@
-r"""The exam with planted rules on 14 real histories: walk-forward on the second half, all ways to learn.
+"""The exam with planted rules on 14 real histories: walk-forward on the second half, all ways to learn.
 
     python benchmarks/planted.py --json benchmarks/results/planted.json [--seconds 280]
-    python benchmarks/planted.py --json benchmarks/results/mismatch.json --kind mismatch \
-        --way "evidence, without relabelling"
+    python benchmarks/planted.py --json FILE --kind mismatch --way "evidence, without relabelling"
 
 It goes on where it was stopped; one line of the results is one trial.
 """
