@@ -281,14 +281,14 @@ class SnapshotStore:
         offer = transfer.receive(link, place, self._wake, time.monotonic() + 1e6)
         step, deadline = offer["step"], time.monotonic() + _COPY_S
         own = self._own_digests(step)
-        without = not own and link.peer in self._replicas  # a replica's copy is small only beside this member's own
-        digests, specs = offer["digests"], {} if without else offer["specs"]
+        has_no_base = not own and link.peer in self._replicas  # a replica's copy is small only beside this member's own
+        digests, specs = offer["digests"], {} if has_no_base else offer["specs"]
         tensors = {name: empty(spec) for name, spec in specs.items() if own.get(name) != digests[name]}
         transfer.send(link, {"wanted": list(tensors)}, (), self._wake, deadline)
         transfer.receive(link, lambda _: [bytes_of(one) for one in tensors.values()], self._wake, deadline)
         with self._changed:
             depends = len(tensors) < len(specs)
-            fine = not without and step >= self._stable and not (depends and step not in self._own)
+            fine = not has_no_base and step >= self._stable and not (depends and step not in self._own)
             if depends:
                 self._replicas.add(link.peer)
             if fine:

@@ -377,15 +377,14 @@ class StateMachine:
 
     def _on_awaited(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
         """Handle what a move waits for: connections are prepared, a stop is promised, a joiner has loaded the state."""
-        move, awaited = self.move, f"{message['event']} {process.key}"
-        if move is None or (message.get("generation", move.generation), message.get("at", move.at)) != (
-            move.generation,
-            move.at,
-        ):
+        move = self.move
+        if move is None or message.get("generation", move.generation) != move.generation:
+            return []
+        if message.get("at", move.at) != move.at:
             return []
         if message["event"] == "loaded":
             self.history.append({**message, "what": "state", "rank": process.rank})
-        move.waiting.discard(awaited)
+        move.waiting.discard(f"{message['event']} {process.key}")
         return self._advance(now_s)
 
     _on_prepared = _on_promised = _on_loaded = _on_awaited
