@@ -7,8 +7,11 @@ whatever ends it, the kernel detaches the program and frees the maps.
 from __future__ import annotations
 
 import ctypes
+import errno
+import itertools
 import mmap
 import os
+import struct
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -59,7 +62,6 @@ def library() -> Any:
     lib.bpf_map_lookup_elem.argtypes = (ctypes.c_int, pointer, pointer)
     lib.bpf_map_update_elem.argtypes = (ctypes.c_int, pointer, pointer, ctypes.c_uint64)
     lib.bpf_map_delete_elem.argtypes = (ctypes.c_int, pointer)
-    lib.bpf_map_get_next_key.argtypes = (ctypes.c_int, pointer, pointer)
     lib.libbpf_set_print(None)
     return lib
 
@@ -113,12 +115,20 @@ class Map:
 
     def items(self) -> list[tuple[bytes, bytes]]:
         """Return all keys and values; those that come or go meanwhile may be missed or come twice."""
-        lib, at, keys = library(), ctypes.create_string_buffer(self.key_bytes), list[bytes]()
-        rc = lib.bpf_map_get_next_key(self.fd, None, at)
-        while rc == 0:
-            keys.append(at.raw[: self.key_bytes])
-            rc = lib.bpf_map_get_next_key(self.fd, at.raw, at)
-        return [(key, value) for key in keys if (value := self.get(key)) is not None]
+        sizes = (self.key_bytes, self.value_bytes)
+        parts = [ctypes.create_string_buffer(self.entries * size) for size in sizes]
+        got, begin, at = 0, None, ctypes.create_string_buffer(max(8, self.key_bytes))
+        while got < self.entries:
+            count = ctypes.c_uint32(self.entries - got)
+            to = [ctypes.byref(part, got * size) for part, size in zip(parts, sizes, strict=True)]
+            rc = library().bpf_map_lookup_batch(self.fd, begin, at, *to, ctypes.byref(count), None)
+            if rc not in {0, -errno.ENOENT}:
+                raise Unsupported(f"the map {self.name} cannot be read: {os.strerror(-rc)}")
+            got, begin = got + count.value, at
+            if rc:
+                break
+        keys, values = (struct.iter_unpack(f"{size}s", part.raw) for part, size in zip(parts, sizes, strict=True))
+        return [(key, value) for (key,), (value,) in itertools.islice(zip(keys, values, strict=True), got)]
 
     def memory(self) -> mmap.mmap:
         """Return the memory of an array that can be mapped, as global variables can."""

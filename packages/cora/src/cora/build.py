@@ -106,7 +106,6 @@ def load_slow(built: Built) -> Any:
         "cora_raise": (ctypes.c_int, pointer, u32),
         "cora_lower": (ctypes.c_int, pointer),
         "cora_heavy": (ctypes.c_int, pointer),
-        "cora_fast_entries": (ctypes.c_int, pointer, pointer, u32),
         "cora_finish": (pointer, pointer),
         "cora_replay": (pointer, u32, u32),
         "cora_wire": (pointer, ctypes.c_int, ctypes.c_int),

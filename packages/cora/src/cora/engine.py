@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import ipaddress
-import itertools
 import json
 import os
 import re
@@ -179,12 +178,7 @@ class Engine:
         return [(key, float(uses)) for uses, key in row.iter_unpack(out.raw[: count * row.size])]
 
     def _fast_uses(self, table: Table) -> list[Use]:
-        room = self.placement.fast_entries[table.name]
-        one, body = struct.Struct(f"{table.key_layout.size}s"), struct.Struct(f"=8xI4x{table.value_layout.size}x")
-        keys, values = ctypes.create_string_buffer(room * one.size), ctypes.create_string_buffer(room * body.size)
-        count = self.slow.cora_fast_entries(self.tables.numbers[table.name], keys, values, room)
-        rows = zip(one.iter_unpack(keys.raw), body.iter_unpack(values.raw), strict=True)
-        now = {key: hits for (key,), (hits,) in itertools.islice(rows, count)}
+        now = {key: hits for hits, key, _ in self.tables.fast_items(table)}
         before, self.before[table.name] = self.before[table.name], now
         return [(key, float((hits - before.get(key, 0)) & 0xFFFFFFFF)) for key, hits in now.items()]
 

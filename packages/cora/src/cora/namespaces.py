@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,15 +56,11 @@ class Testbed:
         if why := why_not():
             raise Unsupported(why)
         for name in ("client", "middle", "server"):
-            self.holders[name] = subprocess.Popen([*_DIES_WITH_PARENT, "unshare", "--net", "sleep", "infinity"])
-        own = Path("/proc/self/ns/net").readlink()
-        for one in self.holders.values():
-            deadline = time.monotonic() + 10
-            while Path(f"/proc/{one.pid}/ns/net").readlink() == own:
-                if time.monotonic() > deadline or one.poll() is not None:
-                    self.close()
-                    raise Unsupported("this machine does not allow new network namespaces")
-                time.sleep(0.005)
+            command = [*_DIES_WITH_PARENT, "unshare", "--net", "sh", "-c", "echo; exec sleep infinity"]
+            self.holders[name] = holder = subprocess.Popen(command, stdout=subprocess.PIPE)
+            if not holder.stdout or not holder.stdout.readline():
+                self.close()
+                raise Unsupported("this machine does not allow new network namespaces")
         try:
             self._connect()
         except subprocess.CalledProcessError as error:
@@ -134,6 +129,12 @@ class Testbed:
         self.close()
 
 
+def ip_json(*arguments: str) -> list[dict[str, Any]]:
+    """Return what `ip` shows in this process's namespace; nothing if it fails."""
+    done = subprocess.run(["ip", "-j", *arguments], capture_output=True, text=True, check=False)
+    return json.loads(done.stdout) if done.returncode == 0 and done.stdout.strip() else []
+
+
 class Device(NamedTuple):
     """A device that a program can be attached to."""
 
@@ -147,10 +148,10 @@ class Device(NamedTuple):
 
 def check_device(name: str, device_is_mine: bool) -> Device:
     """Return a device of this process's namespace, or raise DeviceError with what to do."""
-    shown = subprocess.run(["ip", "-j", "-d", "addr", "show", "dev", name], capture_output=True, text=True, check=False)
-    if shown.returncode:
+    shown = ip_json("-d", "addr", "show", "dev", name)
+    if not shown:
         raise DeviceError(f"there is no device {name} in this network namespace; `ip link` lists them")
-    link = json.loads(shown.stdout)[0]
+    link = shown[0]
     made_here, mtu = link.get("ifalias", "") == ALIAS, link["mtu"]
     rules = {
         "is not in a namespace that cora made; a mistake there cuts this machine off. "
