@@ -369,4 +369,4 @@ class Capturing:
     @property
     def _max_events(self) -> int:
         """The tightest budget: the setting's or that of the host with the least scratch space."""
-        return min((self._settings.max_window_events, *self._roll.event_budgets))
+        return int(min(self._settings.max_window_events, self._roll.event_budget))

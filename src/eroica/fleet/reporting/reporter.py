@@ -322,8 +322,6 @@ def close_run(run: Path) -> None:
     Raises:
         OSError: The directory cannot be read or written.
     """
-    if not has_spool(run):
-        return
     spool = Spool(run)
     facts = spool.known_facts()
     with contextlib.ExitStack() as leaving:
