@@ -275,7 +275,7 @@ def holds_windows(path: Path) -> bool:
 
 
 def _has_windows(path: Path) -> bool:
-    return any(_is_window(one) or _is_there(one / "verdict.json") for one in _window_directories(path, []))
+    return any(_is_window(one) or _is_there(one / "verdict.json") for one in window_directories(path, []))
 
 
 def _is_run(path: Path) -> bool:
@@ -305,7 +305,7 @@ def _is_there(path: Path) -> bool:
 def open_run(path: Path) -> SavedRun:
     """A run directory; what is damaged in it becomes notes."""
     notes: list[str] = []
-    windows = tuple(map(open_window, _window_directories(path, notes)))
+    windows = tuple(map(open_window, window_directories(path, notes)))
     verdict = read_noted(path / "verdict.json", _decode_verdict, notes)
     history = read_noted(path / "history.json", decode_history, notes)
     return SavedRun(directory=path, verdict=verdict, windows=windows, notes=tuple(notes), history=history)
@@ -321,7 +321,8 @@ def decode_history(text: bytes) -> IterationHistory:
     return check_history(msgspec.json.decode(text, type=IterationHistory))
 
 
-def _window_directories(run: Path, notes: list[str]) -> list[Path]:
+def window_directories(run: Path, notes: list[str]) -> list[Path]:
+    """Directories of a run's windows, in order of their numbers; why they cannot be read is added to `notes`."""
     try:
         named = [path for path in (run / "windows").iterdir() if path.name.isdecimal() and len(path.name) < 10]
         found = [path for path in named if path.is_dir()]

@@ -128,14 +128,17 @@ class Launch:
     def _forget_last_time(self) -> None:
         """Remove what an earlier job of the same name left; other hosts of this job may have begun already."""
         from eroica.archive.forget import forget
-        from eroica.fleet.reporting import close_run
 
         if not self._part.collector:
             return
         (self.where.runtime / address.AWAY).unlink(missing_ok=True)
         address.forget(self.where.run, self.where.host)
         if not (self.where.run / "collector.json").exists():
-            close_run(self.where.run)
+            if (self.where.run / "fleet").is_dir():  # what was not handed over is packed before it is forgotten
+                from eroica.fleet.reporting.reporter import close_run
+
+                with contextlib.suppress(OSError, EroicaError):  # a full disk must not keep the job from being watched
+                    close_run(self.where.run)
             forget(self.where.run)
 
     # ------------------------------------------------------------------ the command

@@ -120,16 +120,14 @@ class Opening:
         if self._due is not None:
             due, self._due = self._due, None
             return due
-        if now < self.quiet_until:
+        is_quiet = now < self.quiet_until
+        if is_quiet:
             fresh = [] if self._is_early else [trigger for trigger in fresh if self._is_news(now, trigger)]
-            if not fresh:
-                return None
-            self._is_early = True
-        elif fresh:
-            self._is_early = False
-        if not fresh:
-            if not self._suspected or not self._looks_left:
-                return None
+        if fresh:
+            self._is_early = is_quiet
+        elif is_quiet or not (self._suspected and self._looks_left):
+            return None
+        else:
             self._looks_left -= 1
             return Wanted("early", self._suspected, self._settings.window_s)
         first = fresh[0]
@@ -287,17 +285,26 @@ def lead(iteration_s: float, hosts: int) -> int:
     return max(_LEAST_LEAD, math.ceil(lead_s / max(iteration_s, SHORTEST_S)))
 
 
-def events_of(probe: OrderResult, iteration_s: float) -> int:
-    """Trace events of one iteration, from a probe that may have met a short one.
+def events_of(first: OrderResult, last: OrderResult, iteration_s: float) -> int:
+    """Trace events of the mean iteration of one worker, from the last probe and, if that met a long one, the first.
 
-    Where iterations take turns (several updates for one rollout), most of the events are in the few that are long.
+    One probe may have met a short iteration: where iterations take turns (several updates for one rollout), most of the
+    events are in the few that are long. Two probes met both kinds, and the mean duration says how many there are of
+    each: events lie as far between the two probes' as that lies between their durations.
 
     Args:
-        probe: What one worker answered.
-        iteration_s: The usual iteration, of the quickest worker, seconds.
+        first: What the worker answered first.
+        last: What it answered then; the same without a second probe.
+        iteration_s: The mean iteration, of the quickest worker, seconds.
     """
-    longer = iteration_s / probe.duration_s if probe.duration_s > 0 else 1.0
-    return math.ceil(probe.events * longer) if longer > _UNLIKE else probe.events
+    if first == last:
+        longer = iteration_s / last.duration_s if last.duration_s > 0 else 1.0
+        return math.ceil(last.events * longer) if longer > _UNLIKE else last.events
+    apart_s = first.duration_s - last.duration_s
+    if apart_s <= 0 or first.duration_s <= _UNLIKE * last.duration_s:
+        return max(first.events, last.events)
+    share = min(max((iteration_s - last.duration_s) / apart_s, 0.0), 1.0)
+    return math.ceil(last.events + share * (first.events - last.events))
 
 
 def is_long(probes: Iterable[OrderResult], iteration_s: float) -> bool:
@@ -308,24 +315,6 @@ def is_long(probes: Iterable[OrderResult], iteration_s: float) -> bool:
         iteration_s: The usual iteration, of the quickest worker, seconds.
     """
     return any(probe.duration_s > _UNLIKE * iteration_s > 0 for probe in probes)
-
-
-def events_between(first: OrderResult, second: OrderResult, iteration_s: float) -> int:
-    """Trace events of the mean iteration of one worker, where a second probe followed one that met a long iteration.
-
-    Iterations are of two kinds then, and the mean duration says how many there are of each: events lie as far between
-    the two probes' as that lies between their durations.
-
-    Args:
-        first: What the worker answered first.
-        second: What it answered then.
-        iteration_s: The mean iteration, seconds.
-    """
-    apart_s = first.duration_s - second.duration_s
-    if apart_s <= 0 or first.duration_s <= _UNLIKE * second.duration_s:
-        return max(first.events, second.events)
-    share = min(max((iteration_s - second.duration_s) / apart_s, 0.0), 1.0)
-    return math.ceil(second.events + share * (first.events - second.events))
 
 
 def enough(iteration_s: float) -> int:

@@ -10,6 +10,7 @@ them with its time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -195,15 +196,13 @@ class Stretch(NamedTuple):
     slowest_worker: int
 
 
+@dataclass
 class _Host:
     """Last report of a host's agent: of each process its completed iterations and triggers."""
 
-    __slots__ = ("iterations", "lowest", "triggers")
-
-    def __init__(self) -> None:
-        self.iterations: dict[int, int] = {}
-        self.triggers: dict[int, int] = {}
-        self.lowest: int | None = None
+    iterations: dict[int, int] = field(default_factory=dict)
+    triggers: dict[int, int] = field(default_factory=dict)
+    lowest: int | None = None
 
 
 class Pace:

@@ -7,6 +7,7 @@ Each of them counts what it has, so they would differ; but all of them exchange 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -237,9 +238,9 @@ class Roll:
         return host in self._hosts
 
     @property
-    def event_budgets(self) -> list[int]:
-        """Trace events that each host has room for, where known."""
-        return [host.event_budget for host in self._hosts.values() if host.event_budget > 0]
+    def event_budget(self) -> float:
+        """Fewest trace events that any host has room for; infinite where none says."""
+        return min((one.event_budget for one in self._hosts.values() if one.event_budget > 0), default=math.inf)
 
     def hears(self, host: str, now: float) -> bool:
         """The host's agent reported lately."""

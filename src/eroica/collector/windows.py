@@ -272,7 +272,7 @@ class Windows:
     # ------------------------------------------------------------------ analysis
 
     def _analyze(self, current: Underway) -> list[Analyze]:
-        current.leave_out_the_late()
+        current.left_out |= dict.fromkeys(sorted(current.waiting_for), "no pattern before the deadline")
         notes = current.omissions()
         is_baseline = current.window.purpose == "baseline"
         if is_baseline:
@@ -293,7 +293,9 @@ class Windows:
                 window=current.window,
                 patterns=tuple(current.patterns[rank] for rank in sorted(current.patterns)),
                 baseline=baseline,
-                expected_workers=current.expected_workers,
+                expected_workers=max(
+                    [len(current.ranks), *(one.worker.world_size for one in current.patterns.values())]
+                ),
                 notes=tuple(notes),
                 asked_at=current.asked_at,
                 counts=not is_baseline,

@@ -21,7 +21,7 @@ import numpy as np
 
 from eroica.archive.bundle import Bundle
 from eroica.archive.forget import BUNDLE_FILE
-from eroica.archive.load import MOST_JSON_BYTES, MOST_PATTERN_BYTES, decode_history
+from eroica.archive.load import MOST_JSON_BYTES, MOST_PATTERN_BYTES, decode_history, window_directories
 from eroica.errors import InputError
 from eroica.fleet.records import (
     Beat,
@@ -35,7 +35,7 @@ from eroica.fleet.records import (
     VerdictBody,
     pack_body,
 )
-from eroica.fleet.reporting.spool import KeptBeat, SendState, Spool, digest_of, now, read_record
+from eroica.fleet.reporting.spool import KeptBeat, SendState, Spool, digest_of, read_record
 from eroica.model.history import IterationHistory
 from eroica.model.pattern import WorkerPattern
 from eroica.model.rows import NUMBERS, RowTable
@@ -128,7 +128,7 @@ def beat_of(facts: RunFacts, seen: Seen, state: SendState) -> Beat:
     status = seen.status or JobStatus(job=facts.job, phase="starting", message="")
     return Beat(
         facts=facts,
-        at=now(),
+        at=time.time(),
         phase="over" if seen.over else status.phase,
         message=status.message,
         iteration=status.iteration,
@@ -154,7 +154,7 @@ def keep_last(spool: Spool, facts: RunFacts, seen: Seen) -> None:
 
 def aged(beat: Beat, seen: Seen) -> Beat:
     """A beat of a run that nobody watches any more: it is as old as what it was made from."""
-    return msgspec.structs.replace(beat, age_s=max(0.0, now() - seen.written_at) if seen.written_at else 0.0)
+    return msgspec.structs.replace(beat, age_s=max(0.0, time.time() - seen.written_at) if seen.written_at else 0.0)
 
 
 def points_after(history: IterationHistory | None, until_s: float, most: int = 5000) -> Points:
@@ -225,27 +225,21 @@ class Packer:
         workers = [each.worker for each in status.workers] if status is not None else []
         known = {worker.global_rank: _place(worker) for worker in workers}
         phases = {line.window_id: line.phase for line in status.windows} if status is not None else {}
-        for window_id, directory in self._windows():
+        windows = {int(path.name): path for path in window_directories(self._run, [])}
+        for window_id, directory in windows.items():
+            window = read_record(directory / "window.json", Window)
             with _kept(failed):
-                self._verdict(
-                    directory / "verdict.json", window_id, known, read_record(directory / "window.json", Window)
-                )
+                self._verdict(directory / "verdict.json", window_id, known, window)
             with _kept(failed):
                 self._standstill(directory / "blockage.json", window_id)
         with _kept(failed):
             self._verdict(self._run / "verdict.json", 0, known, None)
-        for window_id, directory in self._windows():
+        for window_id, directory in windows.items():
             complete = everything or phases.get(window_id) in _OVER or (directory / "verdict.json").exists()
             with _kept(failed):
                 self._patterns(directory, window_id, complete, until)
         if failed:
             raise failed[0]
-
-    def _windows(self) -> list[tuple[int, Path]]:
-        with contextlib.suppress(FileNotFoundError):
-            found = [path for path in (self._run / "windows").iterdir() if path.name.isdecimal()]
-            return sorted((int(path.name), path) for path in found if len(path.name) < 10)
-        return []
 
     # ------------------------------------------------------------------ verdicts and standstills
 
@@ -297,7 +291,7 @@ class Packer:
                 if self._is_known(key, signature):
                     continue
                 newest = max(one.written_at for one in some)
-                if not complete and len(some) < BLOCK and now() - newest < _QUIET_S:
+                if not complete and len(some) < BLOCK and time.time() - newest < _QUIET_S:
                     waits = True
                     continue
                 if self._spool.waiting_bytes() > self._most_bytes or time.monotonic() > until:
@@ -307,7 +301,7 @@ class Packer:
                 if patterns:
                     body = block_of(number, patterns, window.purpose if window is not None else "")
                     self._keep("patterns", key, body, signature)
-        if not waits and now() - written[0] / 1e9 > _STILL_S:
+        if not waits and time.time() - written[0] / 1e9 > _STILL_S:
             self._packed[window_id] = written
 
     def _read(self, directory: Path, some: Iterable[_Kept]) -> Iterator[WorkerPattern]:
@@ -332,7 +326,7 @@ class Packer:
         except InputError as error:
             self._give_up(key, signature, error)
             return
-        self._spool.pack(Piece(kind=kind, key=key, facts=self._facts, at=now(), body=packed), signature)
+        self._spool.pack(Piece(kind=kind, key=key, facts=self._facts, at=time.time(), body=packed), signature)
 
 
 @contextlib.contextmanager
@@ -404,9 +398,12 @@ def _kept_patterns(directory: Path, stack: contextlib.ExitStack) -> dict[int, _K
     inside = directory / "patterns"
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         written_at = (inside / BUNDLE_FILE).stat().st_mtime
-        bundle = _private_bundle(inside / BUNDLE_FILE)
-        if bundle is not None:
-            stack.enter_context(bundle)
+        os.close(private_file(inside / BUNDLE_FILE, os.O_RDONLY))  # what another user may have put there is not read
+        try:
+            bundle = stack.enter_context(Bundle(inside / BUNDLE_FILE))
+        except InputError as error:
+            log.warning("%s is left out: %s", inside / BUNDLE_FILE, error)
+        else:
             found = {rank: _Kept(bundle.stamp(rank), written_at, partial(bundle.read, rank)) for rank in bundle.ranks}
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for path in inside.iterdir():
@@ -427,15 +424,6 @@ def _last_written(inside: Path) -> tuple[int, ...]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             found.append(path.stat())
     return tuple(sorted((one.st_mtime_ns for one in found), reverse=True)) + tuple(one.st_size for one in found)
-
-
-def _private_bundle(path: Path) -> Bundle | None:
-    os.close(private_file(path, os.O_RDONLY))  # what another user may have put there is not read
-    try:
-        return Bundle(path)
-    except InputError as error:
-        log.warning("%s is left out: %s", path, error)
-        return None
 
 
 def signature_of(paths: Sequence[Path], since: float = 0.0) -> str:

@@ -20,7 +20,7 @@ from eroica.errors import InputError
 from eroica.fleet.records import Beat, RunFacts, WindowOrder
 from eroica.fleet.reporting.packing import Packer, Seen, aged, beat_of, keep_last, read_history, watch
 from eroica.fleet.reporting.sending import Sender, client_for
-from eroica.fleet.reporting.spool import Spool, has_spool, now
+from eroica.fleet.reporting.spool import Spool, has_spool
 from eroica.settings import Settings
 from eroica.wire.address import read_address
 from eroica.wire.messages import ProfileRequest
@@ -305,7 +305,7 @@ def facts_of(spool: Spool, job: str, host: str) -> RunFacts:
     if (known := spool.known_facts()) is not None:
         return known
     history = read_history(spool.run)
-    return spool.begin(job, host, commit_of(os.environ), history.began if history is not None else now())
+    return spool.begin(job, host, commit_of(os.environ), history.began if history is not None else time.time())
 
 
 def begin_anew(spool: Spool, job: str, host: str, began: float) -> RunFacts:
@@ -322,8 +322,6 @@ def close_run(run: Path) -> None:
     Raises:
         OSError: The directory cannot be read or written.
     """
-    if not has_spool(run):
-        return
     spool = Spool(run)
     facts = spool.known_facts()
     with contextlib.ExitStack() as leaving:

@@ -81,7 +81,7 @@ class KeptBeat(msgspec.Struct, frozen=True, kw_only=True):
 
     def aged(self) -> Beat:
         """The beat as it is sent now."""
-        return msgspec.structs.replace(self.beat, age_s=self.beat.age_s + max(0.0, now() - self.beat.at))
+        return msgspec.structs.replace(self.beat, age_s=self.beat.age_s + max(0.0, time.time() - self.beat.at))
 
 
 class Spool:
@@ -336,8 +336,3 @@ def digest_of(hosts: Iterable[str]) -> str:
 def has_spool(run: Path) -> bool:
     """Whether somebody reports from this run directory, or did."""
     return (run / DIRECTORY).is_dir()
-
-
-def now() -> float:
-    """Seconds since 1970."""
-    return time.time()
