@@ -48,13 +48,13 @@ def start_agent(where: Places) -> None:
     }
     shell = ["/bin/sh", "-c", _DETACH, "sh", *isolated("eroica.agent")]
     streams = range(_STANDARD_ERROR + 1)
-    files = [(posix.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in streams]
+    nowhere = [(posix.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in streams]
     # every file that the training has open, also those that its C libraries let children inherit
     held = [int(name) for name in posix.listdir("/proc/self/fd")]
-    files += [(posix.POSIX_SPAWN_CLOSE, handle) for handle in held if handle not in streams]
+    closed = [(posix.POSIX_SPAWN_CLOSE, handle) for handle in held if handle not in streams]
     starter = posix.posix_spawn(
         shell[0], shell, environment,
-        file_actions=files, setsid=True, setsigmask=(), setsigdef=_IGNORED_BY_PYTHON,
+        file_actions=[*nowhere, *closed], setsid=True, setsigmask=(), setsigdef=_IGNORED_BY_PYTHON,
     )  # fmt: skip
     with contextlib.suppress(ChildProcessError):  # the training waits for any child, and had it
         posix.waitpid(starter, 0)
