@@ -19,22 +19,19 @@ from eroica.model.look import ThreadLook, WorkerLook
 from eroica.settings import Settings
 from eroica.wire.places import places, private_directory
 from eroica.worker import bootstrap_directory
+from support.watched import environment
 
 pytestmark = pytest.mark.jobs
 PROGRAM = Path(__file__).parent / "programs" / "standstill.py"
 RANKS = 3
 
 
-def environment(root: Path, **more: str) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
-    ours = {"EROICA_JOB": "still", "EROICA_RUNTIME_DIR": str(root), "EROICA_RUN_DIR": str(root / "run")}
-    ours |= {"EROICA_SCRATCH_DIR": str(root / "scratch"), "EROICA_LAUNCHED": "1", "OMP_NUM_THREADS": "1"}
-    return {**clean, "PYTHONPATH": str(bootstrap_directory()), **ours, **more}
-
-
 class Job:
     def __init__(self, root: Path) -> None:
-        self.variables = environment(root)
+        self.variables = environment(
+            PYTHONPATH=str(bootstrap_directory()), EROICA_JOB="still", EROICA_LAUNCHED="1",
+            EROICA_RUNTIME_DIR=str(root), EROICA_RUN_DIR=str(root / "run"), EROICA_SCRATCH_DIR=str(root / "scratch"),
+        )  # fmt: skip
         runtime = private_directory(places(self.variables).runtime)
         self._lock = os.open(runtime / "agent.lock", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)  # so that the workers start no agent

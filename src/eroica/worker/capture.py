@@ -211,7 +211,13 @@ class Capturer:
         if session is None or self.phase == SAVING or not session.prepared:
             return
         if not self._at_hand():
-            self._make_way_elsewhere(session)
+            # its own thread ends it, which may take it 2 s; torch crashes where two of them are stopped
+            self._give_up = _OTHERS_PROFILER
+            gone = get_ident() == self._thread or self._await(
+                lambda: not (self._session is session and session.prepared)
+            )
+            if not gone:
+                session.tracer.displaced = True
             return
         if self.phase == OPEN:
             session.park()
@@ -222,13 +228,6 @@ class Capturer:
             self._finish(session)
         else:
             self._dismiss(beat.SKIPPED, _OTHERS_PROFILER)
-
-    def _make_way_elsewhere(self, session: Session) -> None:
-        """Let the profiler's own thread end it, which may take it 2 s; torch crashes where two of them are stopped."""
-        self._give_up = _OTHERS_PROFILER
-        if get_ident() == self._thread or self._await(lambda: self._session is not session or not session.prepared):
-            return
-        session.tracer.displaced = True
 
     def give_up(self, note: str) -> None:
         """Iterations cannot be told apart any more: a window that is not complete ends here, uncaptured."""
