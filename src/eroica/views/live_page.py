@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from eroica.model.verdict import Verdict
 from eroica.model.words import clean, ending_words, sentence
+from eroica.report.footer import worker_state
 from eroica.report.phrases import who
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
@@ -56,19 +57,17 @@ _BY_STATE: dict[str, WorkerLetter] = {
     "learning": "l",
     "capturing": "c",
     "saving": "v",
-    "failed": "f",
+    "silent": "s",
+    "unwatched": "f",
     "finished": "e",
+    "ended": "e",
     "gone": "x",
 }
 
 
 def letter(status: WorkerStatus, heard: bool = True) -> WorkerLetter:
     """Return the letter of a worker's state; `heard`: its agent reported lately."""
-    if status.ended:
-        return "e" if status.ending is None or status.ending.kind == "signed-off" else "x"
-    if not heard:
-        return "u"
-    return "s" if status.silent else _BY_STATE.get(status.state, "t")
+    return "u" if not heard and not status.ended else _BY_STATE.get(worker_state(status), "t")
 
 
 def facts(status: WorkerStatus) -> Iterator[str]:
