@@ -41,9 +41,14 @@ class FaultPlan:
         for name, value in (("worker", self.worker or 0), ("from_iteration", self.from_iteration)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise UsageError(f"{name} of a fault plan must be a whole number >= 0, not {value!r}")
-        for option, value in self.options.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-                raise UsageError(f"fault option {option} must be a number >= 0, not {value!r}")
+        for option, number in self.options.items():
+            if (
+                isinstance(number, bool)
+                or not isinstance(number, int | float)
+                or not math.isfinite(number)
+                or number < 0
+            ):
+                raise UsageError(f"fault option {option} must be a number >= 0, not {number!r}")
 
     def __str__(self) -> str:
         """The form that `read_plans` and `EROICA_FAULT` take."""

@@ -150,18 +150,15 @@ def verdict_now(window_id: int, verdict: Verdict, report: str) -> Event:
     """Return event `verdict` of a window, or `final` of the job (`window_id` 0), with the first cause."""
     first = verdict.cause or next(iter(verdict.findings), None)
     words = {"window_id": window_id, "verdict": verdict.verdict, "summary": sentence(verdict.summary), "report": report}
-    if first is None:
-        return {**words, "cause": "", "workers": "", "hosts": [], "gain": None, "confidence": None, "evidence": [],
-                "next_step": ""}  # fmt: skip
     return {
         **words,
-        "cause": first.cause,
-        "workers": who(first),
-        "hosts": [clean(host) for host in first.hosts[:8]],
-        "gain": first.gain,
-        "confidence": first.confidence,
-        "evidence": [sentence(text) for text in first.evidence[:_MOST_EVIDENCE]],
-        "next_step": sentence(first.next_step),
+        "cause": first.cause if first else "",
+        "workers": who(first) if first else "",
+        "hosts": [clean(host) for host in first.hosts[:8]] if first else [],
+        "gain": first.gain if first else None,
+        "confidence": first.confidence if first else None,
+        "evidence": [sentence(text) for text in first.evidence[:_MOST_EVIDENCE]] if first else [],
+        "next_step": sentence(first.next_step) if first else "",
     }
 
 
