@@ -10,9 +10,9 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, TypeVar
 
 from eroica import __version__
@@ -139,15 +139,12 @@ class OnRay(Engine):
 
     def _submit(self, step: Callable[[Part], Result], part: Part) -> Any:
         """What to ask for the result, None where it is to be worked out here."""
-        return self._guarded(partial(self._start, step, part)) if self.name == "ray" else None
-
-    def _start(self, step: Callable[[Part], Result], part: Part) -> Any:
-        if self._remote is None:
-            self._connect()
-        return self._remote.remote(__version__, step, part)
+        return self._guarded(lambda: self._connected().remote(__version__, step, part)) if self.name == "ray" else None
 
     def _result(self, step: Callable[[Part], Result], part: Part, reference: Any) -> Result:
-        told = self._guarded(partial(_get, reference)) if reference is not None and self.name == "ray" else None
+        told = None
+        if reference is not None and self.name == "ray":
+            told = self._guarded(lambda: sys.modules["ray"].get(reference))
         if told is None:
             return step(part)
         went_well, result = told
@@ -165,7 +162,10 @@ class OnRay(Engine):
             self.name, self.why, self._most = "local", f"ray failed ({type(error).__name__}: {told})", 0
             return None
 
-    def _connect(self) -> None:
+    def _connected(self) -> Any:
+        """Return what runs a step on a worker."""
+        if self._remote is not None:
+            return self._remote
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that we use it
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # devices are none of our business
         import ray
@@ -179,9 +179,4 @@ class OnRay(Engine):
                 raise
         self._remote = ray.remote(max_retries=_TRIES)(run_step)
         self._most = max(_AHEAD * int(ray.cluster_resources().get("CPU", 1)), 2)
-
-
-def _get(reference: Any) -> Any:
-    import ray
-
-    return ray.get(reference)
+        return self._remote

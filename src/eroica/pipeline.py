@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 
 import msgspec
@@ -16,7 +16,7 @@ from eroica.localize import localize
 from eroica.localize.fleet import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Cost, Coverage, IterationTimes, Verdict, VerdictWindow
-from eroica.model.window import REFUSED, Window
+from eroica.model.window import Window
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
 
@@ -24,12 +24,9 @@ from eroica.wire.codec import encode_record
 _MOST_WORKERS = 1_000_000
 #: Encoding a pattern only to count its bytes takes a millisecond.
 _MOST_ENCODED = 256
-#: Begins the note that such a window is compared with all the same; what follows is why it is not trusted.
-DOUBTED = "The job may not have been healthy in the baseline window: "
-_UNKNOWN = "The job may not have been healthy in the baseline window."
 _ALL_THE_SAME = (
-    "The baseline window is compared with all the same, for nothing is found without it: only what came after it is "
-    "seen."
+    "Nothing is found without the baseline window, in which the job may not have been healthy: it is compared with all "
+    "the same, and only what came after it is seen."
 )
 
 
@@ -84,7 +81,7 @@ def analyze(  # noqa: PLR0913 - all that a verdict rests on
     verdict = _judge_or_say_why(compared, baseline, context, settings, engine)
     second = None
     if doubted and not baseline and verdict.verdict == "undetermined" and verdict.cause is None:
-        again = msgspec.structs.replace(context, notes=notes_on_doubted(context.notes), is_past_doubted=True)
+        again = msgspec.structs.replace(context, notes=(*context.notes, _ALL_THE_SAME), is_past_doubted=True)
         second = _judge_or_say_why(compared, doubted, again, settings, engine)
     if second is not None and second.cause is not None:
         verdict = _noted(second, 0, doubted[0].window_id)
@@ -211,28 +208,3 @@ def undetermined(context: WindowContext, why: str) -> Verdict:
         ),
         cost=context.cost,
     )
-
-
-def notes_on_doubted(notes: Iterable[str]) -> tuple[str, ...]:
-    """The notes of a verdict that rests on a baseline window in which the job may not have been healthy."""
-    given = tuple(notes)
-    why = next((note.removeprefix(REFUSED) for note in given if note.startswith(REFUSED)), "")
-    kept = (note for note in given if not note.startswith(REFUSED))
-    return (*kept, f"{DOUBTED}{why}" if why else _UNKNOWN, _ALL_THE_SAME)
-
-
-def why_doubted(verdict: Verdict | None) -> tuple[str, ...]:
-    """The note that a baseline window is not used, as it was before a verdict was compared with it or not.
-
-    Args:
-        verdict: The first one on a window.
-
-    Returns:
-        One note, or none where the window was trusted or nobody noted why it was not.
-    """
-    notes = verdict.coverage.notes if verdict is not None else ()
-    for note in notes:
-        for start in (REFUSED, DOUBTED):
-            if note.startswith(start):
-                return (REFUSED + note.removeprefix(start),)
-    return ()

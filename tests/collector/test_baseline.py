@@ -11,7 +11,7 @@ from eroica.collector.ledger import History
 from eroica.collector.windows import Analyze, Windows
 from eroica.model.pattern import Neighbor, WorkerPattern
 from eroica.model.verdict import Coverage, Verdict
-from eroica.model.window import Window
+from eroica.model.window import REFUSED, Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.messages import AgentReport, OrderResult, ProfileRequest, WindowLine, WorkerStatus
@@ -85,7 +85,7 @@ class Job:
 
 
 def unused(work: Analyze) -> list[str]:
-    return [note for note in work.notes if "baseline window is not used" in note]
+    return [note for note in work.notes if note.startswith(REFUSED)]
 
 
 def test_the_baseline_window_of_a_healthy_job_is_compared_with() -> None:
@@ -102,10 +102,7 @@ def test_a_baseline_window_taken_while_iterations_exceeded_the_expected_is_not_u
     job.train(0.1, 0.1)
     work = job.look(0.1, 0.1)
     assert work.baseline == ()
-    assert unused(work) == [
-        "The baseline window is not used, the job was not healthy then: iterations took 100 ms when it was taken, and "
-        "80 ms are expected."
-    ]
+    assert unused(work) == [f"{REFUSED}iterations took 100 ms when it was taken, and 80 ms are expected."]
 
 
 def test_a_baseline_window_is_not_used_once_later_stretches_are_clearly_faster() -> None:

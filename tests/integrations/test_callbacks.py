@@ -1,4 +1,7 @@
-"""Callbacks in real trainings of the frameworks, over a run directory whose verdict is known; `make test-tools`."""
+"""Real trainings of the frameworks: callbacks over a run directory whose verdict is known, then the prefix alone.
+
+`make test-tools` runs all of them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import importlib.util
 import json
 import os
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -13,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +25,7 @@ from eroica.archive.store import Store, write_json
 from eroica.integrations import metrics, news
 from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
 from eroica.wire.messages import JobStatus, WindowLine
-from support.watched import environment
+from support.watched import WatchedJob, environment
 
 READ = news._read
 PROGRAMS = Path(__file__).with_name("programs")
@@ -309,3 +314,55 @@ def test_a_loop_in_a_ray_that_runs_already_is_watched(cluster: str, tmp_path: Pa
         time.sleep(0.5)
     status = json.loads((run / "status.json").read_text())
     assert status["iteration"] == 600 and len(status["workers"]) == 2
+
+
+# --- the prefix alone: an iteration is what each framework calls a step ---
+
+
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+EPOCHS, BATCHES = 4, 41
+
+
+def watched_run(directory: Path, *command: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run a program of a framework under the prefix: what it counted itself, and Eroica's last status."""
+    variables = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DS_ACCELERATOR": "cpu", "ITERS": "60"}
+    variables |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    with WatchedJob(directory, [*command], {}, **variables) as job:
+        assert job.process.wait(220) == 0, job.said
+    made = json.loads(re.findall(r"\{\"job\": [^{}]*\}", job.said)[-1])
+    return made, job.status()
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize(
+    ("launcher", "program"),
+    [
+        pytest.param(TORCHRUN, "hf", marks=needs("transformers", "accelerate")),
+        pytest.param(TORCHRUN, "sft", marks=needs("trl", "datasets")),
+        pytest.param(
+            ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"),
+            "accelerated_accumulating",
+            marks=needs("accelerate"),
+        ),
+        pytest.param(("python",), "pl", marks=needs("lightning")),
+        pytest.param(TORCHRUN, "fabric_accumulating", marks=needs("lightning")),
+        pytest.param(("python",), "ray_accumulating", marks=needs("ray", "transformers")),
+    ],
+)
+def test_an_iteration_is_a_step_of_the_framework_and_not_a_batch(
+    tmp_path: Path, launcher: tuple[str, ...], program: str
+) -> None:
+    made, status = watched_run(tmp_path, *launcher, str(PROGRAMS / f"{program}.py"))
+    assert made["batches"] == EPOCHS * BATCHES
+    assert made["steps"] == EPOCHS * (BATCHES + 1) // 2
+    assert (status["iteration"], len(status["workers"])) == (made["steps"], 2)
+
+
+@needs("deepspeed")
+@pytest.mark.jobs
+def test_workers_of_deepspeeds_launcher_are_found_and_their_steps_counted(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    launcher = ("deepspeed", "--num_gpus", "2", "--master_port", port)
+    made, status = watched_run(tmp_path, *launcher, str(JOBS / "deepspeed_mlp.py"))
+    assert (status["iteration"], len(status["workers"])) == (made["iters"], 2)

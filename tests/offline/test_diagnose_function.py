@@ -62,14 +62,6 @@ def test_a_file_that_cannot_be_read_costs_itself_and_is_named(tmp_path: Path) ->
     assert any("rank1.pt.trace.json" in note for note in notes)
 
 
-def test_a_name_that_contradicts_its_trace_is_told(tmp_path: Path) -> None:
-    write(tmp_path / "rank3.json", rank=0)
-    verdict = diagnose(tmp_path)
-    assert verdict.coverage.workers_reported == 1 and not verdict.coverage.missing
-    expected = "left out: the name of rank3.json, which says worker 3: the trace says worker 0"
-    assert verdict.coverage.notes[0] == expected
-
-
 def test_names_that_are_no_text_do_not_keep_a_verdict_from_being_written(tmp_path: Path) -> None:
     write(tmp_path / "odd\udcff" / "rank0\udcff.json", rank=None)
     (tmp_path / "odd\udcff" / "rank1\udcff.pt.trace.json").touch()

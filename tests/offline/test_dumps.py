@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import example, given, settings
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+sys.path.insert(0, str(Path(__file__).parent))
+from written_traces import write
+
+from eroica import cli
 from eroica.errors import InputError
 from eroica.model.verdict import Finding, Verdict
-from eroica.offline import diagnose
+from eroica.offline import diagnose, diagnose_all
 from eroica.report.text import render_verdict
 from eroica.settings import Settings
 from eroica.trace.flight import FlightDump, parse_dump
 from support.dumps import DumpedJob, diagnose_dumps
 
 _REAL = Path(__file__).parents[2] / "../shared/traces/flight_recorder"
+needs_dumps = pytest.mark.skipif(not _REAL.is_dir(), reason="the real dumps are not here")
 
 
 def _verdict(job: DumpedJob) -> Verdict:
@@ -56,10 +63,9 @@ def _pipeline(only_active: bool = True) -> DumpedJob:
     return job
 
 
+@needs_dumps
 @pytest.mark.parametrize(("name", "ranks"), [("gpu_error_1st", [12, 14]), ("lock_gil_1st", [9, 14])])
 def test_real_dumps_name_the_injected_workers_and_no_other(name: str, ranks: list[int]) -> None:
-    if not _REAL.is_dir():
-        pytest.skip("the real traces are not here")
     verdict = diagnose_dumps(sorted((_REAL / name).glob("_dump_*")), name, Settings())
     assert verdict.verdict == "blocked"
     assert verdict.exit_code == 3
@@ -224,7 +230,7 @@ _STEPS = st.lists(
 _MEMBERS = st.dictionaries(st.integers(0, 5), st.lists(st.integers(0, 9), max_size=6) | st.just("[5, 0]"), max_size=4)
 
 
-@hypothesis_settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(_STEPS, _MEMBERS, st.sets(st.integers(0, 5), max_size=4), st.booleans())
 def test_whatever_dumps_say_there_is_a_verdict_on_workers_of_the_job(
     steps: list[tuple[str, str, list[int], list[int], bool]],
@@ -294,3 +300,56 @@ def test_one_damaged_field_accuses_no_worker_but_the_one_that_is_behind(
     verdict = diagnose_dumps(dumps, "demo", Settings())
     accused = {worker for finding in verdict.findings if finding.role == "cause" for worker in finding.workers}
     assert accused <= {2}
+
+
+# --- dumps that lie in folders ---
+
+
+def link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.symlink_to(source.resolve())
+
+
+def dump(rank: int, job: str = "lock_gil_1st") -> Path:
+    return _REAL / job / f"_dump_{rank}"
+
+
+@needs_dumps
+def test_dumps_of_one_job_in_a_folder_for_each_host_are_one_standstill(tmp_path: Path) -> None:
+    for rank in range(16):
+        link(dump(rank), tmp_path / f"node{rank // 8}" / f"_dump_{rank}")
+    (verdict,) = diagnose_all(tmp_path)
+    assert verdict.coverage.workers_reported == 16 and verdict.job == tmp_path.name
+    assert verdict.cause is not None and verdict.cause.workers == (9, 14)
+
+
+@needs_dumps
+def test_a_second_and_a_damaged_dump_cost_only_themselves(tmp_path: Path) -> None:
+    for rank in range(16):
+        link(dump(rank), tmp_path / f"_dump_{rank}")
+    shutil.copy(dump(3), tmp_path / "nccl_trace_rank_3")
+    (tmp_path / "_dump_99").write_bytes(dump(3).read_bytes()[:2000])
+    verdict = diagnose(tmp_path)
+    assert verdict.cause is not None and verdict.cause.workers == (9, 14)
+    assert any("is a second dump of worker 3" in note for note in verdict.coverage.notes)
+    assert any("_dump_99" in note for note in verdict.coverage.notes)
+
+
+@needs_dumps
+def test_a_dump_alone_is_enough_for_a_verdict_and_its_groups_tell_whose_it_is(tmp_path: Path) -> None:
+    shutil.copy(dump(9), tmp_path / "dump")
+    for verdict in (diagnose(dump(9)), diagnose(tmp_path)):
+        assert verdict.coverage.workers_reported == 1 and 9 not in verdict.coverage.missing
+
+
+@needs_dumps
+def test_a_standstill_comes_before_slowness_and_is_kept(tmp_path: Path) -> None:
+    write(tmp_path / "traces" / "rank0.json", load_us=80_000.0)
+    for rank in range(16):
+        link(dump(rank), tmp_path / "dumps" / f"_dump_{rank}")
+    out = tmp_path.with_name(tmp_path.name + "-kept")
+    options = ["--quiet", "--set", "readers=1"]
+    assert CliRunner().invoke(cli.group, ["diagnose", str(tmp_path), "--out", str(out), *options]).exit_code == 3
+    again = diagnose_all(out)
+    assert [verdict.verdict for verdict in again] == ["blocked", "slow"]
+    assert again[0].cause is not None and again[0].cause.workers == (9, 14)

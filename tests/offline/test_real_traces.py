@@ -1,4 +1,4 @@
-"""Traces that real jobs recorded between 2021 and 2024, from file to verdict."""
+"""Traces that real jobs recorded between 2021 and 2024, and cases that others wrote, from file to verdict."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from eroica.localize.axis import fit_axis
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import Window
+from eroica.offline import diagnose
 from eroica.offline.reading import read_one
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 
 TRACES = Path(__file__).parents[2] / "../shared/traces"
-pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"there are no recorded traces in {TRACES}")
+CASES = TRACES.parent / "cases" / "traces"
+pytestmark = pytest.mark.skipif(
+    not (TRACES.is_dir() and CASES.is_dir()), reason=f"there are no recorded traces in {TRACES} and {CASES}"
+)
 
 
 @cache
@@ -110,3 +114,28 @@ def test_every_schema_ends_in_a_verdict_or_a_reason(schema: str) -> None:
     assert "window" not in words
     assert "trigger" not in words
     assert Verdict.from_json(verdict.to_json()) == verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "late", "words"),
+    [
+        ("cpu_only_rank_*", set(), ("Worker 1 is left out", "no device events")),
+        ("cut_rank_*", set(), ("Worker 1 is left out", "file ends inside")),
+        ("shifted_rank_*", {2}, ()),
+        ("deepep_*", {2}, ()),
+        ("one_step_six_waits_*", {2}, ()),
+        ("layers_as_iterations.json", set(), ("No iterations were found", "looks like inference")),
+        ("host_runs_ahead.json", set(), ("No iterations were found",)),
+        ("startup_unmarked.json", set(), ("No iterations were found", "once per process")),
+        ("ascend_trace_view.json", set(), ("unknown kind",)),
+        ("pair_groups_*", set(), ("stage",)),
+        ("rotating_*", set(), ("27 % of each iteration", "another worker each time")),
+    ],
+)
+def test_a_case_that_others_wrote_is_judged_as_it_is(name: str, late: set[int], words: tuple[str, ...]) -> None:
+    verdict = diagnose(str(CASES / name), settings=Settings(readers=1))
+    named = [cause for cause in causes(verdict) if cause.scope == "some"]
+    assert {worker for cause in named for worker in cause.workers} == late
+    assert all(word in verdict.summary for word in words)
+    assert (verdict.verdict == "slow") == bool(late or name == "pair_groups_*")
+    assert not late or (named[0].gain is not None and named[0].gain == pytest.approx(0.5, abs=0.02))

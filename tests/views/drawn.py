@@ -5,9 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import NamedTuple
 
-from markupsafe import Markup
-
-_VOID = frozenset({"br", "img", "input", "meta", "link", "hr"})
+_VOID = frozenset({"br", "wbr", "img", "input", "meta", "link", "hr"})
 
 
 class Element(NamedTuple):
@@ -46,7 +44,7 @@ class _Reader(HTMLParser):
             self.open[-1].text.append(data)
 
 
-def read(body: Markup) -> list[Element]:
+def read(body: str) -> list[Element]:
     """All elements; tags that do not fit together are an error."""
     reader = _Reader()
     reader.feed(str(body))
@@ -55,17 +53,17 @@ def read(body: Markup) -> list[Element]:
     return reader.elements
 
 
-def texts(body: Markup, cls: str = "") -> list[str]:
+def texts(body: str, cls: str = "") -> list[str]:
     """What SVG's text elements say, all or those of a class."""
     found = [one for one in read(body) if one.name == "text" and (not cls or cls in one.classes)]
     return ["".join(one.text) for one in found]
 
 
-def hints(body: Markup) -> list[str]:
+def hints(body: str) -> list[str]:
     """What the pointer shows."""
     return ["".join(one.text) for one in read(body) if one.name == "title"]
 
 
-def of_class(body: Markup, cls: str) -> list[Element]:
+def of_class(body: str, cls: str) -> list[Element]:
     """Elements of a class."""
     return [one for one in read(body) if cls in one.classes]

@@ -4,10 +4,10 @@ import base64
 import hashlib
 import json
 import re
-from html.parser import HTMLParser
 
 import msgspec
 import pytest
+from drawn import read, texts
 
 from eroica.archive.store import Store
 from eroica.diagnosis.blocked import diagnose_blockage
@@ -36,37 +36,12 @@ HOSTILE = [
 ]
 
 
-VOID = frozenset({"meta", "link", "br", "wbr", "img", "input", "hr"})
+def all_of(page, tag):
+    return [one.attributes for one in page if one.name == tag]
 
 
-class Page(HTMLParser):
-    """Elements with their attributes, text by element, and what is left open."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.elements, self.open, self.texts, self.strays = [], [], {}, []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        if self.open and self.open[-1] == tag:
-            self.open.pop()
-        else:
-            self.strays.append(tag)
-
-    def handle_data(self, data):
-        if self.open:
-            self.texts.setdefault(self.open[-1], []).append(data)
-
-    def all(self, tag):
-        return [attrs for name, attrs in self.elements if name == tag]
+def said(page, tag):
+    return "".join("".join(one.text) for one in page if one.name == tag)
 
 
 @pytest.fixture(scope="module")
@@ -137,54 +112,47 @@ def hostile(slow):
 
 def test_the_page_says_word_sentence_gain_confidence_and_what_it_is_about(slow):
     text = build_page(slow)
-    page = Page(text)
-    flat = text.replace("\xa0", " ")
-    assert "SLOW" in flat
-    assert "_read_block" in "".join(page.texts["h1"])
+    page = read(text)
     cause = slow.verdict.cause
-    for said in (
+    assert "_read_block" in said(page, "h1") and [one["lang"] for one in all_of(page, "html")] == ["en"]
+    for words in (
+        "SLOW",
         f"{100 * cause.confidence:.0f} %",
         f"{100 * cause.gain:.0f} % shorter",
         "worker 3",
         "2001-09-09 01:47 UTC",
     ):
-        assert said in flat, said
-    assert [attrs["lang"] for attrs in page.all("html")] == ["en"]
+        assert words in text.replace("\xa0", " "), words
 
 
 def test_nothing_is_loaded_and_only_hashed_style_and_script_count(slow):
     text = build_page(slow)
-    page = Page(text)
-    policy = next(a["content"] for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    page = read(text)
+    policy = next(a["content"] for a in all_of(page, "meta") if a.get("http-equiv") == "Content-Security-Policy")
     style = re.search(r"<style>(.*?)</style>", text, re.S)[1]
     script = re.search(r"<script>(.*?)</script>", text, re.S)[1]
     for inside, kind in ((style, "style"), (script, "script")):
         digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
         assert f"{kind}-src 'sha256-{digest}'" in policy
     assert policy.startswith("default-src 'none'")
-    for tag, attrs in page.elements:
-        assert "style" not in attrs, tag
-        assert not [name for name in attrs if name.startswith("on")], tag
+    for tag, attributes, _ in page:
+        assert not [name for name in attributes if name == "style" or name.startswith("on")], tag
         for name in ("src", "href", "xlink:href", "action", "data"):
-            assert (attrs.get(name) or "#").startswith(("#", "data:")), (tag, attrs)
+            assert (attributes.get(name) or "#").startswith(("#", "data:")), (tag, attributes)
     assert "url(" not in style.replace("url(data:", "")
     assert "@import" not in style
 
 
 def test_hostile_names_stay_text(hostile):
     text = build_report(hostile).decode()
-    page = Page(text)
-    assert not page.strays
-    assert not page.open
-    scripts = page.all("script")
-    assert len([one for one in scripts if one.get("type") != "application/json"]) == 1
-    assert not page.all("img")
-    for _, attrs in page.elements:
-        assert not [name for name in attrs if name.startswith("on")]
-    assert "49" not in "".join(page.texts["h1"])
+    page = read(text)
+    assert len([one for one in all_of(page, "script") if one.get("type") != "application/json"]) == 1
+    assert not all_of(page, "img")
+    assert not [name for one in page for name in one.attributes if name.startswith("on")]
+    assert "49" not in said(page, "h1")
     for sign in ("\u202e", "\u2066", "\ud800", "x" * 700):
         assert sign not in text
-    assert "alert(1)" in "".join(page.texts["li"])  # it is shown, not swallowed
+    assert "alert(1)" in said(page, "li")  # it is shown, not swallowed
 
 
 def test_data_blocks_are_json(slow, hostile):
@@ -201,21 +169,18 @@ def test_a_verdict_alone_makes_a_page_without_empty_places():
         eroica_version="0.1.0", job="quick", verdict="healthy", summary="Healthy: nothing ever looked wrong.",
         window=None, iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4),
     )  # fmt: skip
-    page = Page(build_page(Material(verdict=verdict)))
-    sections = [attrs["id"] for attrs in page.all("section")]
-    assert sections == ["verdict", "coverage"]
-    assert "Nothing ever looked wrong." in "".join(page.texts["h1"])
+    page = read(build_page(Material(verdict=verdict)))
+    assert [one["id"] for one in all_of(page, "section")] == ["verdict", "coverage"]
+    assert "Nothing ever looked wrong." in said(page, "h1")
 
 
 def test_a_job_that_stands_still_shows_who_is_where():
     blockage = robotics()
     verdict = diagnose_blockage(blockage, "robotics", Settings())
-    text = build_page(Material(verdict=verdict, blockage=blockage))
-    page = Page(text)
-    assert [attrs["id"] for attrs in page.all("section")] == ["verdict", "findings", "why", "stuck", "coverage"]
-    assert "workers 0–76, 78–127" in "".join(page.texts["b"])
-    named = [attrs for tag, attrs in page.elements if tag == "b" and attrs.get("class") == "named"]
-    assert len(named) == 1
+    page = read(build_page(Material(verdict=verdict, blockage=blockage)))
+    assert [one["id"] for one in all_of(page, "section")] == ["verdict", "findings", "why", "stuck", "coverage"]
+    assert "workers 0–76, 78–127" in said(page, "b")
+    assert len([one for one in all_of(page, "b") if one.get("class") == "named"]) == 1
 
 
 def test_a_picture_that_fails_costs_only_itself(slow, monkeypatch, caplog):
@@ -231,11 +196,11 @@ def test_a_picture_that_fails_costs_only_itself(slow, monkeypatch, caplog):
 
 def test_iteration_times_carry_trigger_and_window(slow):
     picture = page_module.draw_picture("iterations", slow)
-    page = Page(str(picture.body))
-    bands = [attrs for attrs in page.all("rect") if attrs.get("class") == "band-window"]
+    page = read(picture.body)
+    bands = [one for one in all_of(page, "rect") if one.get("class") == "band-window"]
     assert len(bands) == 2  # the drawing and the legend
     assert float(bands[0]["width"]) == pytest.approx(4 / 40 * (960 - 62 - 28), rel=0.01)
-    assert {"trigger", "window 1"} <= set(page.texts["text"])
+    assert {"trigger", "window 1"} <= set(texts(picture.body))
     assert ("25 s", "trigger", "40 % above the best") in picture.facts.rows
 
 

@@ -25,7 +25,7 @@ FAR_SLOWER = 1.5
 #: Capturing makes iterations longer, those of tiny operators by half; so much longer, the job got slow meanwhile.
 SLOWER_INSIDE = 2.0
 #: Begins the note that a baseline window is not trusted; what follows is why.
-REFUSED = "The baseline window is not used, the job was not healthy then: "
+REFUSED = "The baseline window is not trusted, the job may not have been healthy then: "
 #: Windows that are compared with nothing: what would be is this very window, or looked slow itself.
 ALONE: tuple[WindowPurpose, ...] = ("baseline", "early")
 

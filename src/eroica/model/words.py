@@ -48,14 +48,19 @@ def _visible(character: str) -> str:
     return " " if kind[0] in "CZ" else character
 
 
-def worker_list(workers: Sequence[int]) -> str:
+def worker_list(workers: Sequence[int], noun: str = "worker") -> str:
     """Global ranks as ranges: "worker 2", "workers 0–3, 7, 8", at most eight ranges."""
     ranges = runs(sorted(set(workers)))
     if not ranges:
-        return "no worker"
+        return f"no {noun}"
     words = [_range(first, last) for first, last in ranges[:_MOST_RANGES]]
     more = f" and more, {len(set(workers))} in all" if len(ranges) > _MOST_RANGES else ""
-    return f"worker{'s' if len(set(workers)) > 1 else ''} {', '.join(words)}{more}"
+    return f"{noun}{'s' if len(set(workers)) > 1 else ''} {', '.join(words)}{more}"
+
+
+def window_list(windows: Sequence[int]) -> str:
+    """Window numbers: "window 2", "windows 2–4, 7"."""
+    return worker_list(windows, "window")
 
 
 def signal_name(number: int) -> str:
@@ -78,14 +83,6 @@ def ending_words(ending: Ending | None) -> str:
 def plural(number: int, noun: str) -> str:
     """A number and what it counts: "1 worker", "2 workers"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def window_list(windows: Sequence[int]) -> str:
-    """Window numbers: "window 2", "windows 2–4, 7"."""
-    ranges = runs(sorted(set(windows)))
-    words = [_range(first, last) for first, last in ranges[:_MOST_RANGES]]
-    more = " and more" if len(ranges) > _MOST_RANGES else ""
-    return f"window{'s' if len(set(windows)) > 1 else ''} {', '.join(words)}{more}"
 
 
 def history(recurrence: Recurrence) -> str:

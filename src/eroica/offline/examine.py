@@ -138,7 +138,6 @@ def _spans(found: Discovery, settings: Settings, bar: Progress | None, problems:
     problems += [InputError(summary.error) for summary in summaries if summary.pattern is None]
     spans, unranked = group(zip((one.place for one in found.traces), summaries, strict=True))
     problems += [UsageError(_RANKS.format(files)) for files in unranked]
-    problems += _contradictions(found.traces, summaries)
     return tuple(_compared(span, found.traces, settings) for span in spans)
 
 
@@ -176,17 +175,6 @@ def _read_again(
         if after.pattern is not None
     }
     return tuple(second.get(one.rank, one) for one in kept)
-
-
-def _contradictions(sources: Sequence[Source], summaries: Sequence[TraceSummary]) -> list[EroicaError]:
-    """Names that state another rank than the trace."""
-    pairs = zip(sources, summaries, strict=True)
-    wrong = [(a.path.name, a.rank, b.rank) for a, b in pairs if b.pattern is not None and 0 <= a.rank != b.rank]
-    if not wrong:
-        return []
-    name, named, said = wrong[0]
-    more = f" (and {len(wrong) - 1} more like it)" if len(wrong) > 1 else ""
-    return [InputError(f"the name of {name}, which says worker {named}: the trace says worker {said}{more}")]
 
 
 def _part(span: Span, settings: Settings) -> Part:

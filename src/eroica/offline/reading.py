@@ -90,30 +90,20 @@ def read_all(
     """
     which = only or [None] * len(sources)
     width = min(len(sources), settings.readers or cores())
-    if width > 1:
-        return _read_beside(sources, which, settings, progress, width)
-    found = []
-    for source, one in zip(sources, which, strict=True):
-        found.append(read_one(source.path, source.rank, settings, one, source.process))
-        progress(source.size)
-    return found
-
-
-def _read_beside(
-    sources: Sequence[Source],
-    only: Sequence[Range | None],
-    settings: Settings,
-    progress: Progress,
-    width: int,
-) -> list[TraceSummary]:
     readers = _Readers(settings)
     largest_first = sorted(range(len(sources)), key=lambda at: -sources[at].size)
 
     def work(at: int) -> TraceSummary:
-        summary = readers.read(sources[at], only[at])
-        progress(sources[at].size)
+        source = sources[at]
+        if width > 1:
+            summary = readers.read(source, which[at])
+        else:
+            summary = read_one(source.path, source.rank, settings, which[at], source.process)
+        progress(source.size)
         return summary
 
+    if width <= 1:
+        return list(map(work, range(len(sources))))
     pool = ThreadPoolExecutor(width)
     try:
         found = dict(zip(largest_first, pool.map(work, largest_first), strict=True))

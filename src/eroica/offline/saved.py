@@ -12,10 +12,10 @@ from eroica.errors import EroicaError, InputError, UsageError
 from eroica.localize.fleet import leave_out_damaged
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.model.window import ALONE, Window
+from eroica.model.window import ALONE, REFUSED, Window
 from eroica.offline.jobs import Part
 from eroica.offline.standstills import standstill_window
-from eroica.pipeline import analyze, why_doubted
+from eroica.pipeline import analyze
 from eroica.settings import Settings
 
 
@@ -173,8 +173,8 @@ def examine_again(run: SavedRun | None, saved: SavedWindow, settings: Settings) 
     baseline, doubted = baselines_of(run, saved)
     window, patterns, notes = usable_patterns(saved, choose_engine(settings.engine, count_patterns(saved)))
     expected = saved.verdict.coverage.workers_expected if saved.verdict is not None else None
-    if doubted:
-        notes = (*notes, *why_doubted(saved.verdict))
+    if doubted and saved.verdict is not None:
+        notes = (*notes, *(note for note in saved.verdict.coverage.notes if note.startswith(REFUSED)))
     verdict = analyze(job, window, patterns, baseline, expected, notes, settings, doubted=doubted)
     return Part(job, label, window, verdict, patterns)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -100,12 +101,17 @@ def _progress(window: WindowLine, workers: Sequence[WorkerStatus]) -> str:
     return f"{min(100, 100 * at // span)} %"
 
 
+def worker_state(worker: WorkerStatus) -> str:
+    """Return "gone" (ended badly), "ended" (in order), "silent", "unwatched" (Eroica gave up), or its own word."""
+    if worker.ended:
+        in_order = worker.ending is None or worker.ending.kind == "signed-off"
+        return "ended" if in_order and worker.state != "gone" else "gone"
+    return "silent" if worker.silent else "unwatched" if worker.state == "failed" else worker.state
+
+
 def _trouble(workers: Sequence[WorkerStatus]) -> str:
-    silent = sum(worker.silent and not worker.ended for worker in workers)
-    gone = sum(worker.state == "gone" for worker in workers)
-    failed = sum(worker.state == "failed" and not worker.ended for worker in workers)
-    words = ((silent, "silent"), (gone, "gone"), (failed, "unwatched"))
-    return ", ".join(f"{number} {word}" for number, word in words if number)
+    states = Counter(map(worker_state, workers))
+    return ", ".join(f"{states[state]} {state}" for state in ("silent", "gone", "unwatched") if states[state])
 
 
 def _verdict(windows: Sequence[WindowLine]) -> Piece:

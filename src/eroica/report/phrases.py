@@ -15,7 +15,7 @@ from eroica.model.verdict import (
     Hypothesis,
     Verdict,
 )
-from eroica.model.words import amount, byte_size, change, clean, milliseconds, seconds, sentence, worker_list
+from eroica.model.words import amount, byte_size, change, clean, history, milliseconds, seconds, sentence, worker_list
 
 #: Head and foot of the breakdown.
 BREAKDOWN = (
@@ -135,6 +135,15 @@ def price(finding: Finding, iteration_ms: float | None) -> str:
         return "unknown"
     cost = f"{percent(finding.gain)} of the iteration"
     return cost if iteration_ms is None else f"{cost}, {milliseconds(finding.gain * iteration_ms)} each time"
+
+
+def cause_facts(finding: Finding, verdict: Verdict) -> Iterator[tuple[str, str]]:
+    """Yield where a cause lies, what it costs, and whether earlier windows saw it: term and text."""
+    yield "where", whereabouts(finding, everybody=not (is_recorded(verdict) and verdict.coverage.missing))
+    if not stands_still(verdict):
+        yield "costs", price(finding, verdict.iteration.current_ms)
+    if finding.recurrence is not None and finding.recurrence.kind != "single":
+        yield "history", history(finding.recurrence)
 
 
 def breakdown_lines(verdict: Verdict) -> list[str]:

@@ -15,10 +15,11 @@ from rich.text import Text
 from eroica.model.comparison import Comparison, FunctionChange, Side
 from eroica.model.shares import percent
 from eroica.model.verdict import NAMED, NO_FUNCTION, Finding, Hypothesis, Verdict
-from eroica.model.words import clean, history, milliseconds, plural, sentence, worker_list
+from eroica.model.words import clean, milliseconds, plural, sentence, worker_list
 from eroica.report.phrases import (
     BREAKDOWN,
     breakdown_lines,
+    cause_facts,
     compared_with,
     cost_facts,
     coverage_line,
@@ -29,11 +30,9 @@ from eroica.report.phrases import (
     number_rows,
     opening,
     pace_facts,
-    price,
     signs_of,
     stands_still,
     symptom_lines,
-    whereabouts,
     window_facts,
 )
 
@@ -96,9 +95,7 @@ def _cause(finding: Finding, verdict: Verdict) -> RenderableType:
 def _cause_rows(finding: Finding, verdict: Verdict) -> Iterator[tuple[str, RenderableType]]:
     if finding.function.name != NO_FUNCTION or finding.function.stack:
         yield "function", _function(finding)
-    yield "where", Text(whereabouts(finding, everybody=not (is_recorded(verdict) and verdict.coverage.missing)))
-    if not stands_still(verdict):
-        yield "costs", Text(price(finding, verdict.iteration.current_ms))
+    yield from ((term, Text(text)) for term, text in cause_facts(finding, verdict))
     peers = compared_with(finding, is_recorded(verdict))
     numbers = [(row.label, row.here, ((peers, row.peers), ("expected", row.expected))) for row in number_rows(finding)]
     if numbers:
@@ -109,8 +106,6 @@ def _cause_rows(finding: Finding, verdict: Verdict) -> Iterator[tuple[str, Rende
                 for label, here, others in numbers
             ),
         )
-    if finding.recurrence is not None and finding.recurrence.kind != "single":
-        yield "history", Text(history(finding.recurrence))
     if finding.evidence:
         yield "evidence", _grid(("•", Text(sentence(line))) for line in finding.evidence)
     if finding.next_step:

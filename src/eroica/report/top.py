@@ -13,7 +13,7 @@ from rich.text import Text
 
 from eroica.model.history import IterationHistory
 from eroica.model.words import clean, ending_words, milliseconds, plural, seconds, sentence
-from eroica.report.footer import STALE_S, age, shorten
+from eroica.report.footer import STALE_S, age, shorten, worker_state
 from eroica.report.phrases import PHASES, without_word
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
@@ -84,7 +84,7 @@ def _header(view: View, width: int) -> Iterator[Text]:
         facts.append(f"{milliseconds(status.mean_ms)} now")
     if status.best_ms is not None:
         facts.append(f"{milliseconds(status.best_ms)} at best")
-    states = Counter(map(_state, status.workers))
+    states = Counter(map(worker_state, status.workers))
     which = ", ".join(f"{states[state]} {state}" for state in sorted(states, key=_place))
     on = f" on {len(status.hosts)} hosts" if len(status.hosts) > 1 else ""
     facts.append(f"{plural(len(status.workers), 'worker')}{on}{f' ({which})' if which else ''}")
@@ -160,7 +160,9 @@ def _workers(workers: Sequence[WorkerStatus], width: int, rows: int) -> Iterator
     """Yield the workers that need attention, then the slowest."""
     if not workers or rows < 4:
         return
-    ordered = sorted(workers, key=lambda one: (_place(_state(one)), -(one.current_s or 0.0), one.worker.global_rank))
+    ordered = sorted(
+        workers, key=lambda one: (_place(worker_state(one)), -(one.current_s or 0.0), one.worker.global_rank)
+    )
     shown = ordered if len(ordered) <= rows - 2 else ordered[: rows - 3]
     columns = {"worker": 6, "state": 9, "now": 8}
     if width >= _NARROW:
@@ -169,7 +171,7 @@ def _workers(workers: Sequence[WorkerStatus], width: int, rows: int) -> Iterator
     yield Text()
     yield Text("  ".join(set_cell_size(head, cells) for head, cells in columns.items()).rstrip(), style="dim")
     for worker in shown:
-        state = _state(worker)
+        state = worker_state(worker)
         values = {
             "worker": str(worker.worker.global_rank),
             "state": state,
@@ -186,13 +188,6 @@ def _workers(workers: Sequence[WorkerStatus], width: int, rows: int) -> Iterator
         yield line
     if len(shown) < len(ordered):
         yield Text(f"and {len(ordered) - len(shown)} more workers", style="dim")
-
-
-def _state(worker: WorkerStatus) -> str:
-    if worker.ended:
-        in_order = worker.ending is None or worker.ending.kind == "signed-off"
-        return "ended" if in_order and worker.state != "gone" else "gone"
-    return "silent" if worker.silent else "unwatched" if worker.state == "failed" else worker.state
 
 
 def _place(state: str) -> int:

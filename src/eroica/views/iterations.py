@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,8 +11,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from eroica.errors import InputError
-from eroica.model.history import Mark
-from eroica.model.pattern import WorkerPattern
+from eroica.model.history import IterationHistory, Mark
 from eroica.model.series import decode_alike
 from eroica.model.words import milliseconds
 from eroica.views import svg
@@ -66,16 +65,17 @@ class Course:
     before_ms: float | None = None
 
 
-def of_job(material: Material) -> Course | None:
-    """Return the job's history; None where none was kept."""
-    history = material.history
-    if history is None or len(history.at_s) < 2:
+def _course(material: Material) -> Course | None:
+    """Return the job's history, else the iterations in the window; None where none were kept."""
+    is_time = material.history is not None and len(material.history.at_s) > 1
+    history = material.history if is_time else _of_window(material)
+    if history is None:
         return None
     chosen = _thinned(np.array(history.slowest_ms))
     columns = (np.array(getattr(history, name)) for name in ("at_s", "mean_ms", "slowest_ms"))
-    at_s, mean_ms, slowest_ms = (column[chosen].astype(np.float64) for column in columns)
+    x, mean_ms, slowest_ms = (column[chosen].astype(np.float64) for column in columns)
     return Course(
-        x=at_s,
+        x=x,
         mean_ms=mean_ms,
         high_ms=slowest_ms,
         notes=tuple(
@@ -83,45 +83,33 @@ def of_job(material: Material) -> Course | None:
             f"{history.slowest_worker[at]}, {milliseconds(history.slowest_ms[at])}"
             for at in chosen.tolist()
         ),
-        is_time=True,
+        is_time=is_time,
         marks=history.marks[-_MOST_MARKS:],
         before_ms=material.verdict.iteration.baseline_ms,
     )
 
 
-def of_window(material: Material) -> Course | None:
-    """Return the iterations that all workers captured; None without patterns."""
-    found = _series(material.patterns)
-    if found is None:
-        return None
-    series, places = found
-    chosen = _thinned(series.max(axis=0))
-    mean, high = series.mean(axis=0)[chosen] / 1e3, series.max(axis=0)[chosen] / 1e3
-    first = material.patterns[places[0]].first_iteration
-    slowest = [material.ranks[places[at]] for at in series.argmax(axis=0)]
-    notes = tuple(
-        f"iteration {first + at:,}: mean {milliseconds(mean_ms)}, longest {milliseconds(high_ms)} "
-        f"on worker {slowest[at]}"
-        for at, mean_ms, high_ms in zip(chosen.tolist(), mean.tolist(), high.tolist(), strict=True)
-    )
-    before_ms = material.verdict.iteration.baseline_ms
-    x = (first + 1 + chosen).astype(np.float64)
-    return Course(x=x, mean_ms=mean, high_ms=high, notes=notes, is_time=False, before_ms=before_ms)
-
-
-def _series(patterns: Sequence[WorkerPattern]) -> tuple[NDArray[np.float64], Sequence[int]] | None:
-    """Return the iterations of the workers that captured all of them, and the places of these workers.
-
-    Returns:
-        Microseconds, float64 [W, I], and places; None where there are none.
-    """
+def _of_window(material: Material) -> IterationHistory | None:
+    """Return the iterations of the workers that captured all of them, each at its end; None without any."""
     try:
-        each = decode_alike([pattern.iteration_us for pattern in patterns], np.float32)
+        each = decode_alike([pattern.iteration_us for pattern in material.patterns], np.float32)
     except InputError:
         return None
     longest = max(map(len, each), default=0)
     whole = [place for place, one in enumerate(each) if len(one) == longest]
-    return (np.array([each[place] for place in whole], dtype=np.float64), whole) if longest else None
+    if not longest:
+        return None
+    ms_WI = np.array([each[place] for place in whole], dtype=np.float64) / 1e3
+    first = material.patterns[whole[0]].first_iteration
+    return IterationHistory(
+        job="",
+        began=0.0,
+        at_s=tuple(range(first + 1, first + longest + 1)),
+        iteration=tuple(range(first, first + longest)),
+        mean_ms=tuple(ms_WI.mean(axis=0).tolist()),
+        slowest_ms=tuple(ms_WI.max(axis=0).tolist()),
+        slowest_worker=tuple(material.ranks[np.array(whole)[ms_WI.argmax(axis=0)]].tolist()),
+    )
 
 
 def _thinned(values: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -134,7 +122,7 @@ def _thinned(values: NDArray[np.float64]) -> NDArray[np.intp]:
 
 def draw(material: Material) -> Picture | None:
     """Draw the job's history; without one, the window's own iterations."""
-    course = of_job(material) or of_window(material)
+    course = _course(material)
     if course is None and (material.verdict.window is None or material.verdict.window.kind == "blocked"):
         return None
     title = _TITLE if course is None or course.is_time else "Iteration times in the window"

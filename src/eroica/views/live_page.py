@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from eroica.model.verdict import Verdict
 from eroica.model.words import clean, ending_words, sentence
+from eroica.report.footer import worker_state
 from eroica.report.phrases import who
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
@@ -56,19 +57,17 @@ _BY_STATE: dict[str, WorkerLetter] = {
     "learning": "l",
     "capturing": "c",
     "saving": "v",
-    "failed": "f",
+    "silent": "s",
+    "unwatched": "f",
     "finished": "e",
+    "ended": "e",
     "gone": "x",
 }
 
 
 def letter(status: WorkerStatus, heard: bool = True) -> WorkerLetter:
     """Return the letter of a worker's state; `heard`: its agent reported lately."""
-    if status.ended:
-        return "e" if status.ending is None or status.ending.kind == "signed-off" else "x"
-    if not heard:
-        return "u"
-    return "s" if status.silent else _BY_STATE.get(status.state, "t")
+    return "u" if not heard and not status.ended else _BY_STATE.get(worker_state(status), "t")
 
 
 def facts(status: WorkerStatus) -> Iterator[str]:
@@ -151,18 +150,15 @@ def verdict_now(window_id: int, verdict: Verdict, report: str) -> Event:
     """Return event `verdict` of a window, or `final` of the job (`window_id` 0), with the first cause."""
     first = verdict.cause or next(iter(verdict.findings), None)
     words = {"window_id": window_id, "verdict": verdict.verdict, "summary": sentence(verdict.summary), "report": report}
-    if first is None:
-        return {**words, "cause": "", "workers": "", "hosts": [], "gain": None, "confidence": None, "evidence": [],
-                "next_step": ""}  # fmt: skip
     return {
         **words,
-        "cause": first.cause,
-        "workers": who(first),
-        "hosts": [clean(host) for host in first.hosts[:8]],
-        "gain": first.gain,
-        "confidence": first.confidence,
-        "evidence": [sentence(text) for text in first.evidence[:_MOST_EVIDENCE]],
-        "next_step": sentence(first.next_step),
+        "cause": first.cause if first else "",
+        "workers": who(first) if first else "",
+        "hosts": [clean(host) for host in first.hosts[:8]] if first else [],
+        "gain": first.gain if first else None,
+        "confidence": first.confidence if first else None,
+        "evidence": [sentence(text) for text in first.evidence[:_MOST_EVIDENCE]] if first else [],
+        "next_step": sentence(first.next_step) if first else "",
     }
 
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.archive.load import Saved, SavedRun, SavedWindow, open_saved, read_blockage, read_patterns, run_around
+from eroica.archive.load import Saved, SavedRun, open_saved, read_blockage, read_patterns, run_around
 from eroica.errors import InputError
 from eroica.localize.folding import number_keys
 from eroica.model.history import IterationHistory
@@ -244,22 +244,18 @@ def gather_saved(saved: Saved, window_id: int | None = None, verdict: Verdict | 
     """
     if isinstance(saved, Verdict):
         return Material(verdict=verdict or saved)
-    run = saved if isinstance(saved, SavedRun) else run_around(saved)
-    window = saved if isinstance(saved, SavedWindow) else None
-    notes: list[str] = []
-    if isinstance(saved, SavedRun) and window_id is None:
+    run, window = (saved, None) if isinstance(saved, SavedRun) else (run_around(saved), saved)
+    if isinstance(saved, SavedRun):
         judged = [one for one in saved.windows if one.verdict is not None and one.purpose != "baseline"]
-        window = saved.origin() or (judged[-1] if judged and saved.verdict is None else None)
-        verdict = verdict or saved.verdict
-        notes += saved.notes if window is None else ()
-    elif isinstance(saved, SavedRun) and window_id is not None:
-        window = saved.window(window_id)
+        last = judged[-1] if judged and saved.verdict is None else None
+        window = saved.window(window_id) if window_id is not None else saved.origin() or last
+        verdict = verdict or (saved.verdict if window_id is None else None)
+    notes = list(window.notes if window is not None else saved.notes)
     verdict = verdict or (window.verdict if window is not None else None)
     if verdict is None:
         raise InputError(f"{saved.directory} holds no verdict{f': {notes[0]}' if notes else ''}")
     asked, patterns, blockage = window.window if window is not None else None, tuple[WorkerPattern, ...](), None
     if window is not None:
-        notes += window.notes
         try:
             asked, patterns, left_out = read_patterns(window) if window.pattern_files else (asked, (), ())
             notes += left_out

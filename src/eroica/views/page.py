@@ -26,11 +26,12 @@ from markupsafe import Markup
 
 from eroica.model.shares import percent
 from eroica.model.verdict import NO_FUNCTION, Finding, Verdict, VerdictWord
-from eroica.model.words import change, clean, history, milliseconds, plural, sentence, worker_list
+from eroica.model.words import change, clean, milliseconds, plural, sentence, worker_list
 from eroica.report.phrases import (
     BREAKDOWN,
     NumberRow,
     breakdown_lines,
+    cause_facts,
     compared_with,
     cost_facts,
     coverage_line,
@@ -38,11 +39,9 @@ from eroica.report.phrases import (
     is_recorded,
     number_rows,
     opening,
-    price,
     signs_of,
     stands_still,
     symptom_lines,
-    whereabouts,
     who,
     window_facts,
 )
@@ -159,14 +158,11 @@ def shown_causes(verdict: Verdict) -> list[dict[str, object]]:
 def _cause(finding: Finding, verdict: Verdict) -> dict[str, object]:
     rows = list(number_rows(finding))
     stack = [clean(frame, 200) for frame in finding.function.stack if frame]
-    recurrence = finding.recurrence
     return {
         "finding": finding,
         "title": f"on {worker_list(finding.workers) if len(finding.workers) == 1 else who(finding)}",
         "function": "" if finding.function.name == NO_FUNCTION else clean(finding.function.name, 120),
-        "where": whereabouts(finding, everybody=not (is_recorded(verdict) and verdict.coverage.missing)),
-        "price": "" if stands_still(verdict) else price(finding, verdict.iteration.current_ms),
-        "recurrence": history(recurrence) if recurrence is not None and recurrence.kind != "single" else "",
+        "facts": list(cause_facts(finding, verdict)),
         "compared_with": compared_with(finding, is_recorded(verdict)),
         "numbers": [(row, _bars(row)) for row in rows],
         "has_expected": any(row.expected for row in rows),
