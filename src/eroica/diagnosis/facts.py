@@ -60,8 +60,8 @@ def _planned(view: View, block: Block) -> tuple[Growth, ...]:
         # optimizers step in turn: other gradients are there when the window opens, and as many are computed in it
         times |= dict.fromkeys((*_PARAMETERS, "passes"), 1.0)
     parameters = max(times["parameters"], times["gradients"])
-    longer = max(times["elements"], times["elements"] ** 2, times["tensors"] ** 2)
-    data = max(times["batches"], times["passes"]) * times["samples"] * longer
+    longer = max(times["elements"], times["tensors"])
+    data = max(times["batches"], times["passes"]) * times["samples"] * max(longer, longer**2)
     plans = (
         (_PARAMETERS, _AFTER_FORWARD, parameters),
         (_DATA, _WITH_DATA, data),
@@ -164,7 +164,7 @@ def _on_disk(view: View, workers: Sequence[int], time_W: Floats, name: str) -> f
 def _allowed(view: View, workers: Sequence[int], time_W: Floats) -> float:
     """Return the share of the time in which the training threads did not lack a core, 0-1."""
     queued = weighted_mean([view.fleet.patterns[at].host_facts.get("run_queue_wait", 0.0) for at in workers], time_W)
-    return 1.0 if np.isnan(queued) else float(np.clip(1.0 - queued, 0.0, 1.0))
+    return float(np.clip(1.0 - np.nan_to_num(queued), 0.0, 1.0))
 
 
 def _of_operators(view: View, block: Block, workers: list[int]) -> dict[str, object]:

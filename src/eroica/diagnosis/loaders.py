@@ -15,7 +15,6 @@ from eroica.diagnosis.block import Block
 from eroica.diagnosis.frames import (
     LARGE_PART,
     MOST,
-    NEARLY_ALL,
     Focus,
     activity_of,
     find_focus,
@@ -56,11 +55,6 @@ def busy_share(fleet: Fleet) -> Floats:
     busy = [row for row in rows if not is_idle_stack(fleet.keys[row].stack)]
     all_W, busy_W = fleet.total_us[rows].sum(axis=0), fleet.total_us[busy].sum(axis=0)
     return np.asarray(np.divide(busy_W, all_W, out=np.full(all_W.shape, np.nan), where=all_W > 0))
-
-
-def batch_us(fleet: Fleet) -> Floats:
-    """Return the time that a worker's loader processes together need for a batch; NaN without any. float64 [W]."""
-    return np.asarray(busy_share(fleet) * fleet.iteration_us.mean(axis=1))
 
 
 def find_loading_function(view: View, rows: Sequence[int], late: Block) -> Focus:
@@ -133,11 +127,7 @@ def busy_in_loaders(view: View, members: Sequence[int], reference: str) -> Focus
 
 
 def busy_in_threads(
-    view: View,
-    members: Sequence[int],
-    reference: str,
-    roles: Collection[ThreadRole] = OTHER_THREADS,
-    libraries_too: bool = False,
+    view: View, members: Sequence[int], reference: str, roles: Collection[ThreadRole] = OTHER_THREADS
 ) -> Focus | None:
     """Find the user's function that other threads of these workers are busy in.
 
@@ -146,14 +136,11 @@ def busy_in_threads(
         members: The workers (indices).
         reference: What their time exceeds.
         roles: Threads that count.
-        libraries_too: Threads without any frame of the user's count as well.
     """
     rows = [
         row
         for row, key in enumerate(view.fleet.keys)
-        if key.thread in roles
-        and activity_of(key.stack) != "thread"
-        and (libraries_too or any(map(is_own_frame, key.stack)))
+        if key.thread in roles and activity_of(key.stack) != "thread" and any(map(is_own_frame, key.stack))
     ]
     found = _busiest(view, rows, members, reference)
     least = view.settings.min_gain * view.iteration_us
@@ -187,21 +174,13 @@ def _busiest(view: View, rows: list[int], members: Sequence[int], reference: str
 
 
 def join_equally_slow(view: View, late: Block) -> Block:
-    """Add to workers that wait for data those whose loader processes need about as long for a batch and hardly rest.
+    """Take all workers for late that wait for data where nobody's loader processes rest.
 
     The slowest loader sets the pace and lets the others fill their queues. Of equally slow ones, chance decides which
     worker waits, and to mend that one gains nothing.
     """
-    members_W = np.isin(np.arange(view.workers), late.workers)
-    need_W = np.nan_to_num(batch_us(view.fleet))
-    slow_W = (busy_share(view.fleet) >= LARGE_PART) & (need_W >= NEARLY_ALL * need_W[members_W].min())
-    if late.agreement is None or not slow_W[members_W].all() or not (slow_W & ~members_W).any():
+    slow_W = busy_share(view.fleet) >= LARGE_PART
+    if late.agreement is None or slow_W.mean() < MOST or not slow_W[list(late.workers)].all():
         return late
-    joined_W = members_W | slow_W
-    agreement = None if joined_W.mean() >= MOST else late.agreement
-    return msgspec.structs.replace(
-        late,
-        workers=tuple(np.flatnonzero(joined_W).tolist()),
-        scope="all" if agreement is None else "some",
-        agreement=agreement,
-    )
+    members = sorted({*late.workers, *np.flatnonzero(slow_W).tolist()})
+    return msgspec.structs.replace(late, workers=tuple(members), scope="all", agreement=None)

@@ -118,8 +118,6 @@ def _in_cells(view: View, cells: _Cells) -> Iterator[Block]:
         if cell == "collections" and view.iterations < 3:
             continue  # a collection that falls into one of two iterations is none of the job's pace
         for late in find_outliers(view, rows, limit=limit, strength=strength, ratio=ratio):
-            if cell == "operators" and late.reference == "baseline" and not view.is_slow:
-                continue
             joined = join_equally_slow(view, late) if cell == "input" else late
             block = _block(view, cell, rows, joined)
             if block is not None:
