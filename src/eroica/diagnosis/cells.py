@@ -158,12 +158,14 @@ def _rows(fleet: Fleet) -> list[int]:
 def with_caller(view: View, block: Block) -> Block:
     """Return a block of operators, launches, copies or collections with the function that calls them as a fact.
 
-    Recorded traces do not tell, nor do kernels of a device whose launches are not linked to their stacks.
+    Recorded traces do not tell, nor do kernels of a device whose launches are not linked to their stacks; but the host
+    stands still while it copies from or to pageable memory.
     """
     if view.is_trace or not block.workers or block.cell in ("input", "python", "collectives", "process"):
         return block
     is_of_host = block.cell in ("launches", "collections")
-    if not is_of_host and view.fleet.has_accelerator and not view.fleet.knows_launchers:
+    is_seen = is_of_host or "Pageable" in block.focus.name or view.fleet.knows_launchers
+    if view.fleet.has_accelerator and not is_seen:
         return block
     caller = find_caller(view, block.workers, block.reference, host_us if is_of_host else inside_us)
     # stacks are sampled at a tenth of the operators' moments
