@@ -39,30 +39,27 @@ _PICKLING = ("_object_to_tensor (", "_tensor_to_object (")
 def list_cells(view: View) -> dict[Cell, list[int]]:
     """Return the rows with critical time of each cell (indices into the fleet's keys)."""
     fleet = view.fleet
-    busy = {row for row in range(len(fleet.keys)) if fleet.critical_us[row].max() > 0}
-    memory = [row for row, key in enumerate(fleet.keys) if _is_memory(key, view.fleet.has_accelerator)]
-    found: dict[Cell, list[int]] = {
-        "input": view.rows(kinds=_INPUT_KINDS, phases=frozenset({"input"})),
-        "python": python_rows(view),
-        "collections": [row for row, key in enumerate(fleet.keys) if key.kind == "gc"],
-        "memory": memory,
-        "operators": operators(fleet),
-        "launches": launching_rows(fleet),
-        "collectives": [row for row, key in enumerate(fleet.keys) if key.kind == "collective"],
+    busy = fleet.critical_us.max(axis=1) > 0
+    keys = [(row, key) for row, key in enumerate(fleet.keys) if busy[row]]
+    return {
+        "input": [row for row, key in keys if key.phase == "input" and key.kind in _INPUT_KINDS],
+        "python": [
+            row
+            for row, key in keys
+            if key.kind == "python" and key.phase in BESIDE_INPUT and not enters_collective(key.stack)
+        ],
+        "collections": [row for row, key in keys if key.kind == "gc"],
+        "memory": [row for row, key in keys if _is_memory(key, fleet.has_accelerator)],
+        "operators": [row for row in operators(fleet) if busy[row]],
+        "launches": [row for row in launching_rows(fleet) if busy[row]],
+        "collectives": [row for row, key in keys if key.kind == "collective"],
     }
-    return {cell: [row for row in rows if row in busy] for cell, rows in found.items()}
 
 
 def _is_memory(key: FunctionKey, has_accelerator: bool) -> bool:
     if has_accelerator:
         return key.kind == "memory"
     return key.name in _COPIES and key.phase != "input"
-
-
-def python_rows(view: View) -> list[int]:
-    """List rows of Python outside the loader's next that are a worker's own work."""
-    rows = view.rows(kinds=frozenset({"python"}), phases=frozenset(BESIDE_INPUT))
-    return [row for row in rows if not enters_collective(view.fleet.keys[row].stack)]
 
 
 def enters_collective(stack: Sequence[str]) -> bool:

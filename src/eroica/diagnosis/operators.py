@@ -23,6 +23,7 @@ from eroica.model.pattern import LAUNCHING
 
 Floats = NDArray[np.float64]
 Source = Literal["peers", "baseline"]
+SOURCES: tuple[Source, ...] = ("peers", "baseline")
 #: Parts of the iteration whose operators take longer with more data, and those that take what the parameters take.
 _FORWARD, _BACKWARD, _WITHOUT_DATA = frozenset({"forward"}), frozenset({"backward"}), frozenset({"optimizer"})
 #: An operator that others run in has less of its time for itself.

@@ -11,11 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Growth
-from eroica.diagnosis.operators import (
-    Speed,
-    larger_tensors,
-    speed_against,
-)
+from eroica.diagnosis.operators import SOURCES, Source, Speed, larger_tensors, speed_against
 from eroica.localize import Suspects, of_workers
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
@@ -27,7 +23,6 @@ from eroica.model.words import milliseconds
 from eroica.settings import Settings
 
 Floats = NDArray[np.float64]
-_CRITICAL_THREADS = frozenset({"training", "autograd", "collective", "device"})
 
 
 class View:
@@ -113,24 +108,14 @@ class View:
         return f"{self.now_text} instead of {milliseconds(before_ms)}" if before_ms else self.now_text
 
     @cached_property
-    def speed(self) -> Speed:
-        """Operators against the peers'."""
-        return speed_against(self.suspects, "peers")
+    def speeds(self) -> dict[Source, Speed]:
+        """Operators against the peers', and against the baseline window's."""
+        return {source: speed_against(self.suspects, source) for source in SOURCES}
 
     @cached_property
-    def larger_than_peers(self) -> NDArray[np.bool_]:
-        """Workers whose operators take longer than their peers' as with larger tensors. bool [W]."""
-        return larger_tensors(self.suspects, self.speed, "peers")
-
-    @cached_property
-    def larger_than_before(self) -> NDArray[np.bool_]:
-        """Workers whose operators take longer than in the baseline window as with larger tensors. bool [W]."""
-        return larger_tensors(self.suspects, self.speed_change, "baseline")
-
-    @cached_property
-    def speed_change(self) -> Speed:
-        """Operators against the baseline window's."""
-        return speed_against(self.suspects, "baseline")
+    def larger(self) -> dict[Source, NDArray[np.bool_]]:
+        """Workers whose operators take longer than the reference's as with larger tensors. bool [W] each."""
+        return {source: larger_tensors(self.suspects, speed, source) for source, speed in self.speeds.items()}
 
     @cached_property
     def growths(self) -> tuple[Growth, ...]:
@@ -291,16 +276,6 @@ class View:
         if self.shows_slowdown or self.context.window.purpose == "baseline":
             return self.shows_slowdown
         return any(one.is_sure and min(one.now, self.iteration_us) >= FAR_SLOWER * one.before for one in self._losses)
-
-    def rows(self, *, kinds: frozenset[str], phases: frozenset[str]) -> list[int]:
-        """List rows with critical time of some kinds in some phases (indices into the fleet's keys)."""
-        keys = self.fleet.keys
-        busy = self.fleet.critical_us.max(axis=1) > 0
-        return [
-            index
-            for index, key in enumerate(keys)
-            if key.kind in kinds and key.phase in phases and key.thread in _CRITICAL_THREADS and busy[index]
-        ]
 
     def rows_before(self, functions: Sequence[int]) -> list[int]:
         """List rows of the baseline window for some functions of this one, as far as it has them."""
