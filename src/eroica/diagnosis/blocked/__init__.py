@@ -39,7 +39,7 @@ from eroica.diagnosis.blocked.origins import (
     remaining,
 )
 from eroica.diagnosis.blocked.processes import find_blocked_code, find_dead, find_lock_holders, find_stopped
-from eroica.diagnosis.blocked.recorded import find_absent, find_facing, find_stalled, find_without_dump
+from eroica.diagnosis.blocked.recorded import find_absent, find_stalled, find_without_dump
 from eroica.diagnosis.blocked.scene import Scene, Seat, build_scene, has_moved
 from eroica.diagnosis.blocked.waiting import Waiting, find_waiting
 from eroica.model.look import Blockage
@@ -146,14 +146,14 @@ def _from_dumps(scene: Scene, waiting: Waiting) -> list[Origin]:
     found = find_mismatches(scene, waiting)
     found += _without(find_stalled(scene, waiting), found)
     ends = {node for node in waiting.ends() if node >= 0} - named_by(found) - waiting.stalls.keys()
-    found += find_absent(scene, waiting, sorted(ends & scene.members.keys() - waiting.facing))
+    found += find_absent(scene, waiting, sorted(ends & scene.members.keys()))
     unheard = (ends - scene.members.keys()) & waiting.reached(remaining(waiting, found))
     found += find_without_dump(scene, waiting, sorted(unheard))
     if remaining(waiting, found):
         found += find_circle(scene, waiting)
     if remaining(waiting, found):
         found += find_stuck_transport(scene, waiting, remaining(waiting, found))
-    return found + _without(find_facing(waiting, found), found)
+    return found
 
 
 def _without(candidates: list[Origin], found: list[Origin]) -> list[Origin]:

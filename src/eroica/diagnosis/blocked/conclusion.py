@@ -9,9 +9,8 @@ from itertools import islice
 import msgspec
 
 from eroica.diagnosis.blocked.origins import MOST_TOLD, Origin, named_by
-from eroica.diagnosis.blocked.recorded import operation_of
 from eroica.diagnosis.blocked.scene import Scene, list_notes
-from eroica.diagnosis.blocked.waiting import Waiting, is_first
+from eroica.diagnosis.blocked.waiting import Waiting, is_first, operation_of
 from eroica.diagnosis.sections import MOST_EDGES
 from eroica.diagnosis.words import name_workers, verb
 from eroica.model.causes import CATALOG
@@ -158,7 +157,7 @@ def build_findings(
     """Build the findings: causes first, then symptoms, each under every cause that one of its workers waits for."""
     causes = list(origins[:MOST_TOLD])
     numbered = list(enumerate(waiters, len(causes) + 1))
-    known = waiting.waiters | waiting.facing  # of others stacks show only that they communicate
+    known = waiting.waiters  # of others stacks show only that they communicate
     named: dict[int, str] = {}
     findings = []
     for number, origin in enumerate(causes, 1):

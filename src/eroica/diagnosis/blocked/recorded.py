@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from eroica.diagnosis.blocked.origins import MOST_SENTENCES, Origin, remaining
+from eroica.diagnosis.blocked.origins import MOST_SENTENCES, Origin
 from eroica.diagnosis.blocked.scene import Scene
-from eroica.diagnosis.blocked.waiting import Meeting, Waiting, is_first
+from eroica.diagnosis.blocked.waiting import Meeting, Waiting, is_first, operation_of
 from eroica.diagnosis.words import name_workers, verb
 from eroica.model.verdict import FindingFunction
-from eroica.model.window import FlightEntry
 from eroica.model.words import clean
 
 _STACKS_STEP = (
@@ -34,17 +33,8 @@ _MISSING_STEP = (
     "Find out whether these processes still exist (a worker that died writes no dump) and read the end of their "
     "output; if their dumps were only left behind on another host, add them."
 )
-_PAIR_STEP = (
-    "Check the network and the devices of these workers; if their neighbours' sizes differ, compare what one sends "
-    "with what the other expects."
-)
 #: Operation and group of a collective.
 _Kind = tuple[str, str]
-
-
-def operation_of(entry: FlightEntry) -> str:
-    """Return the operation of a send or receive without its peer: "nccl:send"."""
-    return clean(entry.name.partition(" ")[0], 80)
 
 
 def find_stalled(scene: Scene, waiting: Waiting) -> list[Origin]:
@@ -173,30 +163,6 @@ def find_without_dump(scene: Scene, waiting: Waiting, ranks: Sequence[int]) -> l
             next_step=_MISSING_STEP,
         )
     ]
-
-
-def find_facing(waiting: Waiting, found: Sequence[Origin]) -> list[Origin]:
-    """Find pairs of which one sends and the other receives, and the transfer does not end."""
-    left = remaining(waiting, found) | (waiting.ends() & waiting.facing)
-    origins = []
-    for rank in sorted(waiting.facing):
-        peer, entry = waiting.pairs[rank]
-        if rank > peer or left.isdisjoint((rank, peer, *waiting.back.get(rank, ()), *waiting.back.get(peer, ()))):
-            continue
-        names = [clean(one.name, 60) for one in (entry, waiting.pairs[peer][1])]
-        origins.append(
-            Origin(
-                cause="slow-link",
-                ranks=(rank, peer),
-                function=FindingFunction(name=operation_of(entry), kind="collective"),
-                clause=f"{names[0]} of worker {rank} and {names[1]} of worker {peer} do not end although both are "
-                "there; the network between them is the suspect",
-                evidence=(f"{names[0]} and {names[1]} are the first that is open on either side.",),
-                confidence=0.4,
-                next_step=_PAIR_STEP,
-            )
-        )
-    return origins
 
 
 def _largest_first(by_kind: dict[_Kind, list[int]]) -> list[tuple[_Kind, list[int]]]:

@@ -174,8 +174,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         meetings: By group, then by sequence number.
         pairs: Global rank -> the global rank that its open send or receive is for, and that entry; where the recorder
-            names the peer (NCCL's does, gloo leaves no entry).
-        facing: Ranks of `pairs` whose peer waits for them in turn: both are there, and yet the transfer does not end.
+            names the peer (NCCL's does, gloo leaves no entry) and the peer is elsewhere.
         stalls: Global rank -> the collective at which its device stands still although nobody is missing there.
         onward: Node -> the nodes that it waits for.
         back: Node -> the nodes that wait for it.
@@ -183,7 +182,6 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
     meetings: tuple[Meeting, ...]
     pairs: Mapping[int, tuple[int, FlightEntry]]
-    facing: frozenset[int]
     stalls: Mapping[int, Stall]
     onward: Mapping[Node, list[Node]]
     back: Mapping[Node, list[Node]]
@@ -261,22 +259,23 @@ def find_waiting(scene: Scene) -> Waiting:
     meetings: list[Meeting] = []
     for key in sorted(oldest):
         meetings += _meetings_of(scene, groups.built[key], oldest[key], len(meetings), stalls.keys())
-    return _graph(meetings, pairs, frozenset(_facing(scene, pairs)), stalls)
-
-
-def _facing(scene: Scene, pairs: Mapping[int, tuple[int, FlightEntry]]) -> Iterator[int]:
-    """Yield workers whose peer faces them; in dumps the peer must have nothing older open."""
-    for rank, (peer, _) in pairs.items():
-        faces = pairs.get(peer, (None,))[0] == rank
-        if faces and (not scene.from_dumps or scene.members[peer].open[0] is pairs[peer][1]):
-            yield rank
+    # a send and its receive that are both there are a meeting of two; in dumps with nothing older open
+    first = {
+        rank: pair
+        for rank, pair in pairs.items()
+        if not (scene.from_dumps and scene.members[rank].open[0] is not pair[1])
+    }
+    facing = {rank for rank, (peer, _) in first.items() if peer in first and first[peer][0] == rank}
+    for rank in sorted(facing):
+        peer, entry = first[rank]
+        group = groups.find(rank, entry.group)
+        if group is not None and rank < peer:
+            meetings.append(_two_sided(group, rank, peer, entry))
+    return _graph(meetings, {rank: pair for rank, pair in pairs.items() if rank not in facing}, stalls)
 
 
 def _graph(
-    meetings: list[Meeting],
-    pairs: Mapping[int, tuple[int, FlightEntry]],
-    facing: frozenset[int],
-    stalls: Mapping[int, Stall],
+    meetings: list[Meeting], pairs: Mapping[int, tuple[int, FlightEntry]], stalls: Mapping[int, Stall]
 ) -> Waiting:
     onward: dict[Node, list[Node]] = defaultdict(list)
     for index, meeting in enumerate(meetings):
@@ -286,15 +285,38 @@ def _graph(
         if meeting.previous is not None:
             onward[-1 - index].append(-1 - meeting.previous)
     for rank, (peer, _) in pairs.items():
-        if rank not in facing:
-            onward[rank].append(peer)
+        onward[rank].append(peer)
     back: dict[Node, list[Node]] = defaultdict(list)
     for node, others in onward.items():
         for other in others:
             back[other].append(node)
-    return Waiting(
-        meetings=tuple(meetings), pairs=pairs, facing=facing, stalls=stalls, onward=dict(onward), back=dict(back)
+    return Waiting(meetings=tuple(meetings), pairs=pairs, stalls=stalls, onward=dict(onward), back=dict(back))
+
+
+def _two_sided(group: Group, rank: int, peer: int, entry: FlightEntry) -> Meeting:
+    """Return a send and its receive as a meeting of two, both of whom have come."""
+    number, ranks = entry.sequence, (rank, peer)
+    pair = Group(
+        key=(*group.key[:2], 2, rank, peer),
+        ranks=ranks,
+        entered=dict.fromkeys(ranks, number),
+        unknown=[],
+        completed=dict.fromkeys(ranks, -1),
     )
+    return Meeting(
+        group=pair,
+        name=operation_of(entry),
+        sequence=number,
+        waiting=ranks,
+        behind=(),
+        previous=None,
+        entries=dict.fromkeys(ranks, entry),
+    )
+
+
+def operation_of(entry: FlightEntry) -> str:
+    """Return the operation of a send or receive without its peer: "nccl:send"."""
+    return clean(entry.name.partition(" ")[0], 80)
 
 
 def _meetings_of(
