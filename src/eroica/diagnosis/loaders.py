@@ -70,7 +70,7 @@ def find_loading_function(view: View, rows: Sequence[int], late: Block) -> Focus
     if inside is not None and inside.is_own and inside.is_specific and not _is_around_next(view, inside):
         return inside
     below = _library_below_next(view, rows, excess_R, time_R)
-    return busy_in_loaders(view, members, late.reference) or below or _next_itself(view, rows, inside)
+    return busy_in_loaders(view, members) or below or _next_itself(view, rows, inside)
 
 
 def reference_of_rows(view: View, rows: Sequence[int], late: Block) -> Floats:
@@ -118,23 +118,20 @@ def _next_itself(view: View, rows: Sequence[int], found: Focus | None) -> Focus:
     return Focus(name=name, place=place, stack=key.stack, functions=tuple(rows))
 
 
-def busy_in_loaders(view: View, members: Sequence[int], reference: str) -> Focus | None:
+def busy_in_loaders(view: View, members: Sequence[int]) -> Focus | None:
     """Find the function that keeps the loader's processes busy; else one of threads or other processes of the job."""
     keys = view.fleet.keys
     rows = [row for row, key in enumerate(keys) if key.thread == "loader" and not is_idle_stack(key.stack)]
     loops = [row for row in rows if keys[row].phase == "input"]
-    return _busiest(view, loops or rows, members, reference) or busy_in_threads(view, members, reference)
+    return _busiest(view, loops or rows, members) or busy_in_threads(view, members)
 
 
-def busy_in_threads(
-    view: View, members: Sequence[int], reference: str, roles: Collection[ThreadRole] = OTHER_THREADS
-) -> Focus | None:
+def busy_in_threads(view: View, members: Sequence[int], roles: Collection[ThreadRole] = OTHER_THREADS) -> Focus | None:
     """Find the user's function that other threads of these workers are busy in.
 
     Args:
         view: The window.
         members: The workers (indices).
-        reference: What their time exceeds.
         roles: Threads that count.
     """
     rows = [
@@ -142,7 +139,7 @@ def busy_in_threads(
         for row, key in enumerate(view.fleet.keys)
         if key.thread in roles and activity_of(key.stack) != "thread" and any(map(is_own_frame, key.stack))
     ]
-    found = _busiest(view, rows, members, reference)
+    found = _busiest(view, rows, members)
     least = view.settings.min_gain * view.iteration_us
     if found is None or view.fleet.total_us[list(found.functions)][:, list(members)].sum(axis=0).mean() < least:
         return None
@@ -157,20 +154,10 @@ def where_it_runs(view: View, rows: Sequence[int]) -> str:
     return "a process that the worker has started" if "child" in threads else "another thread"
 
 
-def _busiest(view: View, rows: list[int], members: Sequence[int], reference: str) -> Focus | None:
-    """Find the frame that holds most of the time beyond the reference, else most of the time."""
-    if not rows:
-        return None
-    total_RW = view.fleet.total_us[rows]
-    time_R = total_RW[:, list(members)].mean(axis=1)
-    usual_R = np.zeros(len(rows))
-    if reference == "peers":
-        usual_R = np.nan_to_num(view.fleet.usual(total_RW)[:, list(members)]).mean(axis=1)
-    elif reference == "baseline":
-        then_RW = view.suspects.rows_then(rows, lambda past, at: past.total_us[at])
-        usual_R = np.nan_to_num(then_RW[:, list(members)]).mean(axis=1)
-    keys = view.fleet.keys
-    return find_focus(keys, rows, time_R - usual_R, time_R) or find_focus(keys, rows, time_R, time_R)
+def _busiest(view: View, rows: list[int], members: Sequence[int]) -> Focus | None:
+    """Find the frame that holds most of these workers' time in some rows."""
+    time_R = view.fleet.total_us[rows][:, list(members)].mean(axis=1)
+    return find_focus(view.fleet.keys, rows, time_R, time_R)
 
 
 def join_equally_slow(view: View, late: Block) -> Block:

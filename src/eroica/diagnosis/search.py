@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 import msgspec
 import numpy as np
@@ -47,7 +46,6 @@ from eroica.diagnosis.view import View
 from eroica.localize.blame import OFTEN, is_often
 from eroica.localize.excess import SURE, mean_error
 from eroica.localize.fleet import Fleet
-from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -171,7 +169,7 @@ def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
         for late in find_outliers(view, cell, limit=limit, sources=(*SOURCES, "slowdown")):
             amount = float(late.removed_us.sum())
             groups[late.reference, late.agreement is None].append((amount, late, cell))
-    every = sorted(chain.from_iterable(groups.values()), key=lambda one: -one[0])
+    every = sorted((one for found in groups.values() for one in found), key=lambda one: -one[0])
     for found in groups.values():
         left, taken = sorted((one for one in found if not _is_apart(one, every)), key=lambda one: -one[0]), 0
         while left and taken < 6:
@@ -239,11 +237,6 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     before_WJ = np.nan_to_num(view.before(rows))[members] if past is not None else np.zeros((1, 1))
     before, longest = float(before_WJ.mean()), float(before_WJ.max(axis=0).mean())
     gain = (float(time_WI[members].max(axis=0).mean()) - longest) / max(whole.mean_iteration_us, 1e-9)
-    interval = hit_I.size / runs
-    is_seen = past is None or past.iteration_us.shape[1] >= interval or activity in ("save", "log")
-    is_most = gain * whole.mean_iteration_us >= MOST * view.slowdown_us
-    if not is_seen and not (is_most and view.context.window.purpose in SLOWER):
-        return None  # the baseline window was too short to show it, and it does not account for the slowdown
     if gain < least or (agreement is not None and agreement < LEAST_AGREEMENT):
         return None
     focus = find_focus(view.fleet.keys, rows, *[view.fleet.critical_us[rows].sum(axis=1)] * 2) or NOTHING
@@ -259,7 +252,7 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
         reference_us=before,
         strength=min(SURE * runs**0.5, 20.0),
         agreement=agreement,
-        facts=Facts(activity=activity, every=interval, each_us=each),
+        facts=Facts(activity=activity, every=hit_I.size / runs, each_us=each),
         gain=min(gain, 1.0),
     )
 

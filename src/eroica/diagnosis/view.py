@@ -15,7 +15,7 @@ from eroica.diagnosis.operators import SOURCES, Source, Speed, larger_tensors, s
 from eroica.localize import Suspects, of_workers
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
-from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost
+from eroica.model.lost import LEAST, Lost, lost
 from eroica.model.pattern import Workload
 from eroica.model.verdict import Cost, IterationTimes
 from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE, Window
@@ -244,25 +244,15 @@ class View:
     def _compare_with_past(self) -> Iterator[Lost]:
         """Yield what is lost against the job's best pace, and against the baseline window.
 
-        The best pace is compared with the iterations that count, made shorter by what capturing adds (`_shorter`).
-        The baseline window is compared in whole iterations, in own work, and in pauses; the largest loss counts.
+        The best pace is compared with iterations made shorter by what capturing adds (`_shorter`).
         """
-        past, best_us = self.suspects.baseline, self.stated_baseline_us
-        kept_I, now_I = self.fleet.iteration_us.mean(axis=0), self.whole.busy_us.max(axis=0)
+        past, best_us, kept_I = self.suspects.baseline, self.stated_baseline_us, self.fleet.iteration_us.mean(axis=0)
         if best_us:
             least = LEAST if past is None and not self.fleet.has_accelerator else FAR_SLOWER - 1
             yield lost((kept_I * self._shorter).tolist(), [best_us], least, FAR_SLOWER - 1)
         if past is not None:
-            then = with_all_iterations(past)
-            before_J = then.busy_us.max(axis=0)
-            pauses_I = now_I - max(float(np.median(now_I) - np.median(before_J)), 0.0)
-            beyond = max(
-                lost(kept_I.tolist(), past.iteration_us.mean(axis=0).tolist(), LEAST, FAR_SLOWER - 1).beyond,
-                lost(now_I.tolist(), before_J.tolist(), LEAST_OWN).beyond,
-                lost(pauses_I.tolist(), before_J.tolist(), max(LEAST_PAUSES, self.settings.min_gain)).beyond,
-            )
-            now, before = self.whole.mean_iteration_us, then.mean_iteration_us
-            yield Lost(now=now, before=before, noise=now - before - beyond, is_inside=True)
+            found = lost(kept_I.tolist(), past.iteration_us.mean(axis=0).tolist(), LEAST, FAR_SLOWER - 1)
+            yield msgspec.structs.replace(found, is_inside=True)
 
     @property
     def is_slow(self) -> bool:
