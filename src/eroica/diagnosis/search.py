@@ -66,7 +66,7 @@ _FEWEST_SAMPLES = 3
 #: One worker leads by this share of its usual time; with a device, by less.
 _LEAD, _LEAD_ON_DEVICE = 0.25, 0.08
 #: Share of the iteration from which collections count. Healthy jobs collect, too.
-COLLECTIONS_GAIN = 0.07
+_COLLECTIONS_GAIN = 0.07
 #: A collection longer than this, microseconds, is a pause; if most workers pause in the same iterations, together.
 _PAUSE_US, _TOGETHER = 500.0, 0.7
 #: Share of the time from which a process that is stopped or throttled is a block by itself.
@@ -75,8 +75,6 @@ _LONG_HELD = 0.2
 LEAST_DIFFERENCE = 0.05
 #: All wait longer for their transfers only if own work makes up less than this share of the growth.
 _LITTLE_OWN = 0.3
-#: Share of each worker's excess in the function that is named for several; else each has a trouble of its own.
-_SHARED = 0.25
 _Cells = dict[Cell, list[int]]
 #: An excess, µs, whose it is, and its rows.
 _Found = tuple[float, Block, tuple[int, ...]]
@@ -140,8 +138,6 @@ def _block(view: View, cell: Cell, rows: Sequence[int], late: Block) -> Block | 
     if cell in ("collections", "memory", "operators", "launches"):
         focus = msgspec.structs.replace(focus, functions=tuple(rows))
     elif cell == "python" and focus.is_specific:
-        if late.agreement is not None and not _is_shared(view, rows, focus, late):
-            return None
         rows = focus.functions
     return msgspec.structs.replace(late, cell=cell, rows=tuple(rows), focus=focus)
 
@@ -150,15 +146,6 @@ def _focus(view: View, rows: Sequence[int], late: Block) -> Focus | None:
     time_R = view.fleet.critical_us[list(rows)][:, list(late.workers)].mean(axis=1)
     excess_R = np.maximum(time_R - reference_of_rows(view, rows, late), 0.0)
     return find_focus(view.fleet.keys, rows, excess_R, time_R)
-
-
-def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Block) -> bool:
-    """Return True if most of some workers have a part of their excess in the function that is named for all of them."""
-    time_RW = view.fleet.critical_us[list(rows)][:, list(late.workers)]
-    excess_RW = np.maximum(time_RW - reference_of_rows(view, rows, late)[:, None], 0.0)
-    named_R = np.isin(rows, focus.functions)
-    share_W = excess_RW[named_R].sum(axis=0) / np.maximum(excess_RW.sum(axis=0), 1e-9)
-    return bool((share_W >= _SHARED).mean() > HALF)
 
 
 def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
@@ -224,11 +211,8 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     is_chance = runs < 2 or (runs < 3 and each < usual) or each < _FEWEST_SAMPLES * _sample_us(whole, rows)
     if hit_I.mean() > HALF or each < _LEAST_EACH * usual or is_chance:
         return None
-    often_W = (time_WI[:, hit_I] >= 0.5 * long_I[hit_I]).mean(axis=1)
-    late_W = (often_W >= 0.5) | (time_WI.sum(axis=1) >= 0.5 * time_WI.sum(axis=1).max())
-    is_rotating = often_W.max() < 0.5 and hit_I.sum() > 2
-    members = np.arange(view.workers) if is_rotating else np.flatnonzero(late_W)
-    is_of_some = not is_rotating and members.size < view.workers
+    members = np.flatnonzero(time_WI.sum(axis=1) >= 0.5 * time_WI.sum(axis=1).max())
+    is_of_some = members.size < view.workers
     activity = activity_of(view.fleet.keys[max(rows, key=lambda row: view.fleet.critical_us[row].sum())].stack)
     past = view.suspects.baseline
     if not is_of_some and past is None and activity not in ("save", "log"):
@@ -244,8 +228,8 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
         cell="python",
         rows=tuple(rows),
         focus=focus,
-        workers=() if is_rotating else tuple(members.tolist()),
-        scope="rotating" if is_rotating else "some" if is_of_some else "all",
+        workers=tuple(members.tolist()),
+        scope="some" if is_of_some else "all",
         reference="baseline" if before else "expectation",
         removed_us=np.where(np.isin(np.arange(view.workers), members)[:, None], view.fleet.series(rows), 0.0),
         mean_us=float(time_WI[members].mean()),
@@ -287,7 +271,7 @@ def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
     share_W = time_WI.sum(axis=1) / max(float(time_WI.sum()), 1e-9)
     strength = float(lost_I.mean() / max(float(mean_error(lost_I[None])[0]), 1e-9))
     is_of_one = share_W.max() >= LARGE_PART and view.workers > 1
-    if lost_I.mean() < COLLECTIONS_GAIN * view.iteration_us or is_of_one or strength < 2.0:
+    if lost_I.mean() < _COLLECTIONS_GAIN * view.iteration_us or is_of_one or strength < 2.0:
         return
     paused_WI = time_WI > _PAUSE_US
     is_of_all = paused_WI.any() and paused_WI[:, paused_WI.any(axis=0)].mean() >= _TOGETHER
