@@ -24,8 +24,8 @@ from eroica.diagnosis.block import Block, Culprit, Facts
 from eroica.diagnosis.frames import HALF, LARGE_PART, Focus, activity_of, find_focus
 from eroica.diagnosis.links import CORROBORATION, LEAST_STRENGTH
 from eroica.diagnosis.loaders import busy_in_threads
-from eroica.diagnosis.operators import FULL, HELD, OF_LOSS, held_share, host_fact, queued_share
-from eroica.diagnosis.outliers import find_outliers
+from eroica.diagnosis.operators import FULL, OF_LOSS, host_fact, queued_share
+from eroica.diagnosis.outliers import find_outliers, use_of_core
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import SURE
@@ -174,20 +174,18 @@ def _block(
         return None
     hosts = sorted({fleet.patterns[at].worker.host for at in crowd})
     cores = max(cores_of_host(fleet.patterns[at] for at in view.homes[host]).allowed for host in hosts)
-    taken_us, queued_us = float(np.nansum(taken_W[crowd])), float(np.nanmean(queued_W[crowd]))
-    seen_us = max(queued_us, taken_us / max(cores, 1.0))
-    cost_us = lost_us if seen_us >= HALF * lost_us else seen_us
     removed_WI = np.zeros_like(fleet.iteration_us)
-    removed_WI[crowd] = cost_us
+    removed_WI[crowd] = lost_us
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
     than = f" more than in the {view.past_window}"
+    taken, queued = (format_ms(float(np.nanmean(some_W[crowd]))) for some_W in (taken_W, queued_W))
     culprit = Culprit(
         kind="helpers",
         subject=f"{kind.who} take the cores of {where} from the training threads, most of all in {focus.label}",
         evidence=(
-            f"{kind.who} use {format_ms(float(np.nanmean(taken_W[crowd])))} of core time per iteration and worker"
+            f"{kind.who} use {taken} of core time per iteration and worker"
             f"{than}; {where} has {cores:.0f} cores for the job, and they are all busy.",
-            f"Training threads wait {format_ms(queued_us)}{than} for a core in each iteration.",
+            f"Training threads wait {queued}{than} for a core in each iteration.",
         ),
         next_step=kind.next_step,
     )
@@ -200,10 +198,10 @@ def _block(
         reference="baseline",
         removed_us=removed_WI,
         mean_us=view.iteration_us,
-        reference_us=view.iteration_us - cost_us,
+        reference_us=view.iteration_us - lost_us,
         strength=3 * SURE,
         culprit=culprit,
-        gain=cost_us / max(view.iteration_us, 1e-9),
+        gain=lost_us / max(view.iteration_us, 1e-9),
     )
 
 
@@ -213,11 +211,10 @@ def _block(
 _OF_THREAD = frozenset({"python", "compute", "memory", "other"})
 #: Beside a device operators only launch, and what they take is the device's.
 _BESIDE_DEVICE = frozenset({"python", "other"})
-#: The other thread uses this share of a core, and more than on peers or before by so much.
-_BUSY, _BUSIER = 0.3, 0.25
-#: Less is enough where the training thread waits longer by at most so many times what the other one computes: native
-#: code that keeps the lock (pickling) does so until it is done.
-_SOME, _SOME_MORE, _ABOUT = 0.15, 0.12, 1.5
+#: The other thread uses this share of a core, and more than on peers or before by so much. The training thread waits
+#: longer by at most so many times what the other one computes: native code that keeps the lock (pickling) does so until
+#: it is done.
+_BUSY, _BUSIER, _ABOUT = 0.15, 0.12, 1.5
 #: What stacks show that waits for something else than the lock.
 _WAITS = frozenset({"network", "file", "sync", "thread", "save", "log", "service", "program"})
 #: Least excess relative to the reference: being starved of the lock is evidence of its own.
@@ -233,26 +230,24 @@ _NEXT_STEP = (
 def find_lock_holders(view: View) -> Iterator[Block]:
     """Yield workers whose training thread takes longer for everything while another thread computes in Python."""
     busy_W = _busy_beside(view.fleet)
-    if view.is_trace or not (busy_W >= _SOME).any():
+    if view.is_trace or not (busy_W >= _BUSY).any():
         return
     rows = [row for row in _would_run(view.fleet) if view.fleet.critical_us[row].any()]
-    busier_W = busy_W - np.fmin(view.fleet.usual(busy_W), view.suspects.then(_busy_beside))
-    only_waits_W = _only_waits_longer(view)
-    starved_W = (_running(view, rows) <= HALF) | only_waits_W
-    starved_W &= (busy_W >= _BUSY) & (busier_W >= _BUSIER)
-    starved_W |= (busy_W >= _SOME) & (busier_W >= _SOME_MORE) & only_waits_W & _waits_about_as_long(view, busy_W)
-    starved_W &= held_share(view.fleet) <= HELD
+    busier_W, longer_W, idle_W = (_beyond_usual(view, measured) for measured in (_busy_beside, _own_us, _idle_us))
+    only_waits_W = (longer_W > 0) & (idle_W >= LARGE_PART * longer_W)  # it computes as long as usual, but runs later
+    about_W = idle_W <= _ABOUT * busy_W * view.fleet.iteration_us.mean(axis=1)
+    starved_W = (busy_W >= _BUSY) & (busier_W >= _BUSIER) & only_waits_W & about_W
     if not starved_W.any():
         return
     for late in find_outliers(view, rows, strength=LEAST_STRENGTH, ratio=_LEAST_RATIO):
-        holder = _holder(view, late) if starved_W[list(late.workers)].all() else None
-        if holder is not None:
+        holder = busy_in_threads(view, late.workers, {"background"})
+        if holder is not None and starved_W[list(late.workers)].all():
             yield _lock_block(view, rows, late, holder, busy_W)
 
 
 def _lock_block(view: View, rows: list[int], late: Block, holder: Focus, busy_W: Floats) -> Block:
     members = list(late.workers)
-    busy, running = percent(float(busy_W[members].mean())), float(_running(view, rows)[members].mean())
+    busy, running = percent(float(busy_W[members].mean())), float(use_of_core(view.fleet, rows)[members].mean())
     whose = name_workers([view.fleet.ranks[worker] for worker in late.workers])
     each = "each of " if len(members) > 1 else ""
     culprit = Culprit(
@@ -261,7 +256,7 @@ def _lock_block(view: View, rows: list[int], late: Block, holder: Focus, busy_W:
         evidence=(
             f"Another thread computes in {holder.label} and uses {busy} of a core; it and the training thread share "
             "one interpreter lock.",
-            f"The training thread runs for {percent(running)} of its own time, waits for a core taken off.",
+            f"The training thread uses {percent(running)} of a core in its own time.",
         ),
         next_step=_NEXT_STEP,
     )
@@ -273,24 +268,6 @@ def _lock_block(view: View, rows: list[int], late: Block, holder: Focus, busy_W:
         facts=Facts(core=running),
         culprit=culprit,
     )
-
-
-def _holder(view: View, late: Block) -> Focus | None:
-    """Find the function that the other thread computes in: the user's, else a library's, as in a pool's threads."""
-    ways = (busy_in_threads(view, late.workers, late.reference, {"background"}, way) for way in (False, True))
-    return next((found for found in ways if found is not None), None)
-
-
-def _only_waits_longer(view: View) -> NDArray[np.bool_]:
-    """Mark workers whose training thread computes as long as on the peers, or as before, but runs later. bool [W]."""
-    longer_W, idle_W = (_beyond_usual(view, measured) for measured in (_own_us, _idle_us))
-    return np.asarray((longer_W > 0) & (idle_W >= LARGE_PART * longer_W), dtype=np.bool_)
-
-
-def _waits_about_as_long(view: View, busy_W: Floats) -> NDArray[np.bool_]:
-    """Mark workers whose training thread waits longer by at most about what the other thread computes. bool [W]."""
-    computes_W = busy_W * view.fleet.iteration_us.mean(axis=1)
-    return np.asarray(_beyond_usual(view, _idle_us) <= _ABOUT * computes_W)
 
 
 def _beyond_usual(view: View, measured: Callable[[Fleet], Floats]) -> Floats:
@@ -325,7 +302,7 @@ def _busy_beside(fleet: Fleet) -> Floats:
     """Return the cores that Python of other threads uses: the most of threads with one outermost function. [W]."""
     programs: dict[str, list[int]] = defaultdict(list)
     for at, key in enumerate(fleet.keys):
-        if key.thread == "background" and key.kind == "python":
+        if key.thread == "background":
             programs[_program(key.stack)].append(at)
     used_PW = [
         (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0) for rows in programs.values()
@@ -338,12 +315,3 @@ def _program(stack: Sequence[str]) -> str:
     """Name the outermost function of a thread that is not part of the library that started it."""
     own = (frame for frame in stack if not _STARTS.search(frame))
     return next(own, "").partition(":")[0]
-
-
-def _running(view: View, rows: Sequence[int]) -> Floats:
-    """Return the share of its own time, less the wait for a core, in which a training thread runs. float64 [W]."""
-    mu_RW = view.fleet.pattern[list(rows), :, 1]
-    time_RW = np.where(np.isnan(mu_RW), 0.0, view.fleet.critical_us[list(rows)])
-    used_W = 1e-9 + (time_RW * np.nan_to_num(mu_RW)).sum(axis=0)  # of what nobody sampled nobody knows that it waits
-    queued_W = np.nan_to_num(queued_share(view.fleet)) * view.fleet.iteration_us.mean(axis=1)
-    return np.asarray(used_W / np.maximum(time_RW.sum(axis=0) - queued_W, used_W))

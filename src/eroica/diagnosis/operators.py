@@ -19,10 +19,11 @@ from eroica.diagnosis.frames import HALF
 from eroica.localize import Suspects
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
-from eroica.model.pattern import LAUNCHING, Phase
+from eroica.model.pattern import LAUNCHING
 
 Floats = NDArray[np.float64]
 Source = Literal["peers", "baseline"]
+SOURCES: tuple[Source, ...] = ("peers", "baseline")
 #: Parts of the iteration whose operators take longer with more data, and those that take what the parameters take.
 _FORWARD, _BACKWARD, _WITHOUT_DATA = frozenset({"forward"}), frozenset({"backward"}), frozenset({"optimizer"})
 #: An operator that others run in has less of its time for itself.
@@ -78,10 +79,9 @@ def _is_users_function(name: str) -> bool:
     return "::" not in name and not name.startswith("CompiledFunction") and not _NODE.search(name)
 
 
-def launching_rows(fleet: Fleet, phase: Phase | None = None) -> list[int]:
-    """List rows of hosts that launch while their devices have no work; of one part of the iteration, or of all."""
-    found = (at for at, key in enumerate(fleet.keys) if key.kind == "other" and key.name == LAUNCHING)
-    return [at for at in found if phase is None or fleet.keys[at].phase == phase]
+def launching_rows(fleet: Fleet) -> list[int]:
+    """List rows of hosts that launch while their devices have no work."""
+    return [at for at, key in enumerate(fleet.keys) if key.name == LAUNCHING]
 
 
 def running_us(fleet: Fleet) -> Floats:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 import msgspec
 import numpy as np
@@ -47,7 +46,6 @@ from eroica.diagnosis.view import View
 from eroica.localize.blame import OFTEN, is_often
 from eroica.localize.excess import SURE, mean_error
 from eroica.localize.fleet import Fleet
-from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -66,7 +64,7 @@ _FEWEST_SAMPLES = 3
 #: One worker leads by this share of its usual time; with a device, by less.
 _LEAD, _LEAD_ON_DEVICE = 0.25, 0.08
 #: Share of the iteration from which collections count. Healthy jobs collect, too.
-COLLECTIONS_GAIN = 0.07
+_COLLECTIONS_GAIN = 0.07
 #: A collection longer than this, microseconds, is a pause; if most workers pause in the same iterations, together.
 _PAUSE_US, _TOGETHER = 500.0, 0.7
 #: Share of the time from which a process that is stopped or throttled is a block by itself.
@@ -75,8 +73,6 @@ _LONG_HELD = 0.2
 LEAST_DIFFERENCE = 0.05
 #: All wait longer for their transfers only if own work makes up less than this share of the growth.
 _LITTLE_OWN = 0.3
-#: Share of each worker's excess in the function that is named for several; else each has a trouble of its own.
-_SHARED = 0.25
 _Cells = dict[Cell, list[int]]
 #: An excess, µs, whose it is, and its rows.
 _Found = tuple[float, Block, tuple[int, ...]]
@@ -117,8 +113,6 @@ def _in_cells(view: View, cells: _Cells) -> Iterator[Block]:
         if cell == "collections" and view.iterations < 3:
             continue  # a collection that falls into one of two iterations is none of the job's pace
         for late in find_outliers(view, rows, limit=limit, strength=strength, ratio=ratio):
-            if cell == "operators" and late.reference == "baseline" and not view.is_slow:
-                continue
             joined = join_equally_slow(view, late) if cell == "input" else late
             block = _block(view, cell, rows, joined)
             if block is not None:
@@ -133,8 +127,6 @@ def _block(view: View, cell: Cell, rows: Sequence[int], late: Block) -> Block | 
     if cell in ("collections", "memory", "operators", "launches"):
         focus = msgspec.structs.replace(focus, functions=tuple(rows))
     elif cell == "python" and focus.is_specific:
-        if late.agreement is not None and not _is_shared(view, rows, focus, late):
-            return None
         rows = focus.functions
     return msgspec.structs.replace(late, cell=cell, rows=tuple(rows), focus=focus)
 
@@ -145,15 +137,6 @@ def _focus(view: View, rows: Sequence[int], late: Block) -> Focus | None:
     return find_focus(view.fleet.keys, rows, excess_R, time_R)
 
 
-def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Block) -> bool:
-    """Return True if most of some workers have a part of their excess in the function that is named for all of them."""
-    time_RW = view.fleet.critical_us[list(rows)][:, list(late.workers)]
-    excess_RW = np.maximum(time_RW - reference_of_rows(view, rows, late)[:, None], 0.0)
-    named_R = np.isin(rows, focus.functions)
-    share_W = excess_RW[named_R].sum(axis=0) / np.maximum(excess_RW.sum(axis=0), 1e-9)
-    return bool((share_W >= _SHARED).mean() > HALF)
-
-
 def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
     """Yield blocks of Python under each frame: of those that hold nearly the same excess the deepest; at most six."""
     groups: dict[tuple[Reference, bool], list[_Found]] = defaultdict(list)
@@ -162,7 +145,7 @@ def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
         for late in find_outliers(view, cell, limit=limit, sources=(*SOURCES, "slowdown")):
             amount = float(late.removed_us.sum())
             groups[late.reference, late.agreement is None].append((amount, late, cell))
-    every = sorted(chain.from_iterable(groups.values()), key=lambda one: -one[0])
+    every = sorted((one for found in groups.values() for one in found), key=lambda one: -one[0])
     for found in groups.values():
         left, taken = sorted((one for one in found if not _is_apart(one, every)), key=lambda one: -one[0]), 0
         while left and taken < 6:
@@ -217,11 +200,8 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     is_chance = runs < 2 or (runs < 3 and each < usual) or each < _FEWEST_SAMPLES * _sample_us(whole, rows)
     if hit_I.mean() > HALF or each < _LEAST_EACH * usual or is_chance:
         return None
-    often_W = (time_WI[:, hit_I] >= 0.5 * long_I[hit_I]).mean(axis=1)
-    late_W = (often_W >= 0.5) | (time_WI.sum(axis=1) >= 0.5 * time_WI.sum(axis=1).max())
-    is_rotating = often_W.max() < 0.5 and hit_I.sum() > 2
-    members = np.arange(view.workers) if is_rotating else np.flatnonzero(late_W)
-    is_of_some = not is_rotating and members.size < view.workers
+    members = np.flatnonzero(time_WI.sum(axis=1) >= 0.5 * time_WI.sum(axis=1).max())
+    is_of_some = members.size < view.workers
     activity = activity_of(view.fleet.keys[max(rows, key=lambda row: view.fleet.critical_us[row].sum())].stack)
     past = view.suspects.baseline
     if not is_of_some and past is None and activity not in ("save", "log"):
@@ -230,11 +210,6 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     before_WJ = np.nan_to_num(view.before(rows))[members] if past is not None else np.zeros((1, 1))
     before, longest = float(before_WJ.mean()), float(before_WJ.max(axis=0).mean())
     gain = (float(time_WI[members].max(axis=0).mean()) - longest) / max(whole.mean_iteration_us, 1e-9)
-    interval = hit_I.size / runs
-    is_seen = past is None or past.iteration_us.shape[1] >= interval or activity in ("save", "log")
-    is_most = gain * whole.mean_iteration_us >= MOST * view.slowdown_us
-    if not is_seen and not (is_most and view.context.window.purpose in SLOWER):
-        return None  # the baseline window was too short to show it, and it does not account for the slowdown
     if gain < least or (agreement is not None and agreement < LEAST_AGREEMENT):
         return None
     focus = find_focus(view.fleet.keys, rows, *[view.fleet.critical_us[rows].sum(axis=1)] * 2) or NOTHING
@@ -242,15 +217,15 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
         cell="python",
         rows=tuple(rows),
         focus=focus,
-        workers=() if is_rotating else tuple(members.tolist()),
-        scope="rotating" if is_rotating else "some" if is_of_some else "all",
+        workers=tuple(members.tolist()),
+        scope="some" if is_of_some else "all",
         reference="baseline" if before else "expectation",
         removed_us=np.where(np.isin(np.arange(view.workers), members)[:, None], view.fleet.series(rows), 0.0),
         mean_us=float(time_WI[members].mean()),
         reference_us=before,
         strength=min(SURE * runs**0.5, 20.0),
         agreement=agreement,
-        facts=Facts(activity=activity, every=interval, each_us=each),
+        facts=Facts(activity=activity, every=hit_I.size / runs, each_us=each),
         gain=min(gain, 1.0),
     )
 
@@ -285,7 +260,7 @@ def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
     share_W = time_WI.sum(axis=1) / max(float(time_WI.sum()), 1e-9)
     strength = float(lost_I.mean() / max(float(mean_error(lost_I[None])[0]), 1e-9))
     is_of_one = share_W.max() >= LARGE_PART and view.workers > 1
-    if lost_I.mean() < COLLECTIONS_GAIN * view.iteration_us or is_of_one or strength < 2.0:
+    if lost_I.mean() < _COLLECTIONS_GAIN * view.iteration_us or is_of_one or strength < 2.0:
         return
     paused_WI = time_WI > _PAUSE_US
     is_of_all = paused_WI.any() and paused_WI[:, paused_WI.any(axis=0)].mean() >= _TOGETHER

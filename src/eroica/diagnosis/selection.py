@@ -20,7 +20,7 @@ from eroica.diagnosis.neighbors import find_process
 from eroica.diagnosis.operators import held_share
 from eroica.diagnosis.outliers import FEW_ITERATIONS
 from eroica.diagnosis.recordings import is_believed
-from eroica.diagnosis.search import COLLECTIONS_GAIN, HOLDS, LEAST_DIFFERENCE, find_blocks
+from eroica.diagnosis.search import HOLDS, LEAST_DIFFERENCE, find_blocks
 from eroica.diagnosis.setup import find_setting
 from eroica.diagnosis.view import View
 from eroica.localize.simulate import Removal, most_held, share_gains, simulated_gain
@@ -233,8 +233,6 @@ def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Wei
 def least_gain(view: View, block: Block) -> float:
     """Return the gain from which a block counts. It is higher for a CPU job that nobody finds slow."""
     least = view.settings.min_gain
-    if block.cell == "collections":
-        least = max(least, COLLECTIONS_GAIN)
     if view.fleet.has_accelerator and block.cell == "python" and block.reference == "expectation":
         return view.settings.beta_gate  # the paper's 1 %
     if view.is_slow or view.is_trace or view.fleet.has_accelerator:
@@ -290,24 +288,13 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     if not causes or inside <= 0:
         return list(causes)
     first, block = causes[0], causes[0].block
-    held = block.facts.held if first.cause in ("compute-slow", "misconfiguration") else 0.0
-    seen = max(first.gain, min(max(block.excess_us / max(view.iteration_us, 1e-9), held), inside))
-    left = inside - seen if seen >= MOST * inside else inside
-    bounds = [left if _is_longer_everywhere(one) else one.gain for one in causes[1:]]
-    rest = [
-        msgspec.structs.replace(one, gain=min(one.gain, most)) for one, most in zip(causes[1:], bounds, strict=True)
-    ]
-    kept = [one for one in rest if one.gain >= least_gain(view, one.block) or not _is_longer_everywhere(one)]
-    others = sum(one.gain for one in kept)
-    share, is_known = growth - others, block.gain is not None and view.context.window.purpose not in SLOWER
-    is_minor = seen < HALF * max(inside, growth / 2)
-    if is_known or first.gain >= share or is_minor:
-        return [first, *kept]
-    return [msgspec.structs.replace(first, gain=share, is_growth=True), *kept]
-
-
-def _is_longer_everywhere(cause: Cause) -> bool:
-    return cause.block.cell == "collectives" and cause.block.is_general
+    seen = max(first.gain, min(block.excess_us / max(view.iteration_us, 1e-9), inside))
+    rest = [msgspec.structs.replace(one, gain=min(one.gain, inside)) for one in causes[1:]]
+    share = growth - sum(one.gain for one in rest)
+    is_known = block.gain is not None and view.context.window.purpose not in SLOWER
+    if is_known or first.gain >= share or seen < HALF * max(inside, growth / 2):
+        return [first, *rest]
+    return [msgspec.structs.replace(first, gain=share, is_growth=True), *rest]
 
 
 def explained_us(view: View, causes: Sequence[Cause]) -> float:

@@ -7,7 +7,7 @@ much time as is lost. Other differences are told beside a cause and accuse nobod
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +16,7 @@ from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import HALF, MOST
 from eroica.diagnosis.operators import HELD, OF_LOSS, queued_share
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import FEW, name_affected, name_workers
-from eroica.localize.roles import members_of
+from eroica.diagnosis.words import FEW, name_affected
 
 Setup = Mapping[str, str]
 _COMPUTE = frozenset({"compute-slow", "cpu-contention", "unknown", "host-bound"})
@@ -217,22 +216,7 @@ def tell_settings(view: View, block: Block, cause: str) -> tuple[str, ...]:
     found, whose = _compared(view, block, cause)
     beside = [one.phrase(name_affected(view, block.workers), whose) for one in found if not one.is_proof][:FEW]
     told = [f"Settings differ there: {'; '.join(beside)}."] if beside else []
-    return (*told, *_warnings(view, block.workers, cause))
-
-
-def setup_notes(view: View, causes: Collection[str]) -> Iterator[str]:
-    """Yield notes on settings that differ between workers of a role, and on bad ones of a slow job without a cause."""
-    setups = [pattern.setup for pattern in view.fleet.patterns]
-    if view.is_trace or not all(setups):
-        return
-    if {"compute-slow", "cpu-contention", "sibling-process"}.issuperset(causes):
-        roles = [[setups[at] for at in members] for members in members_of(view.fleet.roles)]
-        differ = [fact for fact in _facts(setups) if any(len({one.get(fact) for one in some}) > 1 for some in roles)]
-        if differ and (causes or view.is_slow or len(differ) <= FEW):
-            more = f"; and {len(differ) - FEW} more" if len(differ) > FEW else ""
-            yield f"Settings differ between workers: {'; '.join(_by_value(view, one) for one in differ[:FEW])}{more}."
-    if not causes and view.is_slow:
-        yield from _warnings(view, range(view.workers), None)
+    return (*told, *warn_of_settings(view, block.workers, cause))
 
 
 def _facts(setups: Iterable[Setup]) -> list[str]:
@@ -317,18 +301,10 @@ def _differences(pairs: Sequence[tuple[Setup, Sequence[Setup]]], cause: str, los
     return found
 
 
-def _warnings(view: View, workers: Iterable[int], cause: str | None) -> Iterator[str]:
+def warn_of_settings(view: View, workers: Iterable[int], cause: str | None = None) -> Iterator[str]:
     """Yield sentences on slow settings that all of these workers have, beside a cause; beside any for None."""
     setups = [view.fleet.patterns[worker].setup for worker in workers]
     for rule in RULES:
         is_about = rule.warning and (cause is None or cause in rule.causes)
         if is_about and all(one.get(rule.fact, "").lower() in rule.slower for one in setups):
             yield rule.warning
-
-
-def _by_value(view: View, name: str) -> str:
-    owners: dict[str, list[int]] = {}
-    for pattern in view.fleet.patterns:
-        owners.setdefault(pattern.setup.get(name, "not set"), []).append(pattern.worker.global_rank)
-    listed = [f"{value} on {name_workers(ranks)}" for value, ranks in list(owners.items())[:FEW]]
-    return f"{name.removeprefix('env:')} is {' and '.join(listed)}"
