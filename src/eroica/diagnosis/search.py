@@ -36,7 +36,6 @@ from eroica.diagnosis.outliers import (
     FEW_ITERATIONS,
     LEAST_AGREEMENT,
     LEAST_RATIO,
-    SOURCES,
     find_outliers,
     time_above,
 )
@@ -153,7 +152,7 @@ def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
     groups: dict[tuple[Reference, bool], list[_Found]] = defaultdict(list)
     limit = view.settings.expected_python if view.fleet.has_accelerator else None
     for cell in dict.fromkeys([tuple(rows), *rows_by_frame(view.fleet.keys, rows)]):
-        for late in find_outliers(view, cell, limit=limit, sources=(*SOURCES, "slowdown")):
+        for late in find_outliers(view, cell, limit=limit):
             amount = float(late.removed_us.sum())
             groups[late.reference, late.agreement is None].append((amount, late, cell))
     every = sorted((one for found in groups.values() for one in found), key=lambda one: -one[0])
