@@ -113,7 +113,7 @@ def find_caller(view: View, workers: Sequence[int], reference: Reference, measur
         measure: Time of rows that is compared.
     """
     fleet, rows, members = view.fleet, _rows(view.fleet), list(workers)
-    if reference in ("expectation", "slowdown"):
+    if reference == "expectation":
         return None
     time_RW = measure(fleet, rows)
     time_R = time_RW[:, members].mean(axis=1)
@@ -168,7 +168,5 @@ def with_caller(view: View, block: Block) -> Block:
     # stacks are sampled at a tenth of the operators' moments
     least = 0.2 if block.cell == "launches" or block.is_general else MOST
     if caller is None or caller.excess_us < least * block.excess_us:
-        return block
-    if block.cell in ("memory", "collections") and caller.excess_us > block.excess_us / MOST:
         return block
     return msgspec.structs.replace(block, facts=msgspec.structs.replace(block.facts, caller=caller))

@@ -34,51 +34,21 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
-#: Share of the lost time that threads wait for a core, and of what these processes use that sampled stacks must show.
-_LEAST_QUEUED, _LEAST_SAMPLED = 0.2, 0.2
-_TRAINING = frozenset({"training", "autograd"})
-
-
-class _Kind(NamedTuple):
-    """Processes beside the training ones: their thread role, their core time [W], and words for them."""
-
-    thread: str
-    taken_us: Callable[[Fleet], Floats]
-    who: str
-    next_step: str
-
-
-def _beside_training_us(fleet: Fleet) -> Floats:
-    """Return the core time of a worker and its loaders beside its training thread; NaN where unknown. float64 [W]."""
-    rows = [row for row, key in enumerate(fleet.keys) if key.thread in _TRAINING]
-    used_W = (fleet.critical_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0)
-    return np.asarray(host_fact(fleet, "cores_worker") * fleet.iteration_us.mean(axis=1) - used_W)
-
-
-def _started_us(fleet: Fleet) -> Floats:
-    """Return the core time of a job's processes that are no worker's own, shared evenly on a host. float64 [W]."""
-    _, home_W = np.unique([pattern.worker.host for pattern in fleet.patterns], return_inverse=True)
-    own_H = np.bincount(home_W, weights=host_fact(fleet, "cores_worker"))
-    beside_W = np.maximum(host_fact(fleet, "cores_job") - own_H[home_W], 0.0)
-    return np.asarray(beside_W / np.bincount(home_W)[home_W] * fleet.iteration_us.mean(axis=1))
-
-
-_KINDS = (
-    _Kind(
-        "loader",
-        _beside_training_us,
+#: Share of the lost time that threads wait for a core.
+_LEAST_QUEUED = 0.2
+#: Whose processes these are, and advice, by the role of the threads that are sampled in them.
+_WHO = {
+    "loader": (
         "The data loaders' own processes",
         "Use fewer loader processes (num_workers) than the host has cores for, or make each sample cheaper: do what "
         "this function does once and keep the result, or do it for whole batches.",
     ),
-    _Kind(
-        "child",
-        _started_us,
+    "child": (
         "Processes that the job has started itself",
         "Leave cores for them (CPU affinity, fewer threads or loaders), give them a lower priority (os.nice), make "
         "what they do cheaper or less frequent, or do it on another host.",
     ),
-)
+}
 
 
 class Cores(NamedTuple):
@@ -117,46 +87,39 @@ def listed_cores(listed: str) -> frozenset[int]:
 
 def find_helpers(view: View) -> Iterator[Block]:
     """Yield the workers of hosts that the job's own helper processes fill."""
-    before_us, past = view.baseline_us, view.suspects.baseline
+    before_us, past, fleet = view.baseline_us, view.suspects.baseline, view.fleet
     if past is None or not view.is_slow or not before_us or before_us >= view.iteration_us:
         return
-    for kind in _KINDS:
-        if (block := _crowd(view, past, kind, view.iteration_us - before_us)) is not None:
-            yield block
-
-
-def _crowd(view: View, past: Fleet, kind: _Kind, lost_us: float) -> Block | None:
-    """Return the block of one kind of processes; None if they do not account for the lost time."""
-    fleet = view.fleet
-    taken_W = kind.taken_us(fleet) - view.suspects.then(kind.taken_us)
-    queued_W = _queued_us(fleet) - view.suspects.then(_queued_us)
-    sampled_W = _sampled_us(fleet, kind) - np.nan_to_num(view.suspects.then(lambda one: _sampled_us(one, kind)))
+    lost_us = view.iteration_us - before_us
+    taken_W, queued_W = (measure(fleet) - view.suspects.then(measure) for measure in (_taken_us, _queued_us))
     carried_us = 0.0
     if not fleet.has_accelerator:
         carried_us = max(float(fleet.wait_us.min(axis=0).mean() - past.wait_us.min(axis=0).mean()), 0.0)
     crowd: list[int] = []
     for here in view.homes.values():
         cores, busy = cores_of_host(fleet.patterns[at] for at in here)
-        taken_us, queued_us = float(np.nansum(taken_W[here])), float(np.nan_to_num(queued_W[here]).mean())
-        enough = busy >= FULL and taken_us >= OF_LOSS * lost_us * cores
-        enough &= queued_us + carried_us >= _LEAST_QUEUED * lost_us
-        enough &= float(sampled_W[here].sum()) >= _LEAST_SAMPLED * taken_us
-        if enough:
+        queued_us = float(np.nan_to_num(queued_W[here]).mean())
+        is_taken = busy >= FULL and float(np.nansum(taken_W[here])) >= OF_LOSS * lost_us * cores
+        if is_taken and queued_us + carried_us >= _LEAST_QUEUED * lost_us:
             cores_H = [listed_cores(fleet.patterns[at].setup.get("affinity", "")) for at in here]
             is_apart = all(cores_H) and sum(map(len, cores_H)) == len(frozenset().union(*cores_H))
             least_us = HALF * float(np.nan_to_num(queued_W[here]).max()) if is_apart else -np.inf
             crowd += [at for at in here if np.nan_to_num(queued_W[at]) >= least_us]
-    return _block(view, kind, sorted(crowd), lost_us, taken_W, queued_W) if crowd else None
+    rows = [row for row, key in enumerate(fleet.keys) if key.thread in _WHO]
+    used_R = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1]))[:, crowd].sum(axis=1)
+    focus = find_focus(fleet.keys, rows, used_R, used_R)
+    if focus is not None:
+        yield _crowd(view, sorted(crowd), focus, lost_us, taken_W, queued_W)
 
 
-def _rows(fleet: Fleet, kind: _Kind) -> list[int]:
-    return [row for row, key in enumerate(fleet.keys) if key.thread == kind.thread]
-
-
-def _sampled_us(fleet: Fleet, kind: _Kind) -> Floats:
-    """Return the core time of the processes whose stacks were sampled. float64 [W]."""
-    rows = _rows(fleet, kind)
-    return np.asarray((fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0))
+def _taken_us(fleet: Fleet) -> Floats:
+    """Return the core time of a job beside its training threads, shared evenly on a host. float64 [W]."""
+    rows = [row for row, key in enumerate(fleet.keys) if key.thread in ("training", "autograd")]
+    used_W = (fleet.critical_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0)
+    _, home_W = np.unique([pattern.worker.host for pattern in fleet.patterns], return_inverse=True)
+    own_H = np.bincount(home_W, weights=host_fact(fleet, "cores_worker"))
+    cores_W = np.fmax(host_fact(fleet, "cores_job"), own_H[home_W]) / np.bincount(home_W)[home_W]
+    return np.asarray(cores_W * fleet.iteration_us.mean(axis=1) - used_W)
 
 
 def _queued_us(fleet: Fleet) -> Floats:
@@ -164,30 +127,24 @@ def _queued_us(fleet: Fleet) -> Floats:
     return np.asarray(queued_share(fleet) * fleet.iteration_us.mean(axis=1))
 
 
-def _block(
-    view: View, kind: _Kind, crowd: list[int], lost_us: float, taken_W: Floats, queued_W: Floats
-) -> Block | None:
-    fleet, rows = view.fleet, _rows(view.fleet, kind)
-    used_R = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1]))[:, crowd].mean(axis=1)
-    focus = find_focus(fleet.keys, rows, used_R, used_R)
-    if focus is None:
-        return None
-    hosts = sorted({fleet.patterns[at].worker.host for at in crowd})
-    cores = max(cores_of_host(fleet.patterns[at] for at in view.homes[host]).allowed for host in hosts)
-    removed_WI = np.zeros_like(fleet.iteration_us)
+def _crowd(view: View, crowd: list[int], focus: Focus, lost_us: float, taken_W: Floats, queued_W: Floats) -> Block:
+    hosts = sorted({view.fleet.patterns[at].worker.host for at in crowd})
+    cores = max(cores_of_host(view.fleet.patterns[at] for at in view.homes[host]).allowed for host in hosts)
+    removed_WI = np.zeros_like(view.fleet.iteration_us)
     removed_WI[crowd] = lost_us
+    who, next_step = _WHO[view.fleet.keys[focus.functions[0]].thread]
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
     than = f" more than in the {view.past_window}"
     taken, queued = (format_ms(float(np.nanmean(some_W[crowd]))) for some_W in (taken_W, queued_W))
     culprit = Culprit(
         kind="helpers",
-        subject=f"{kind.who} take the cores of {where} from the training threads, most of all in {focus.label}",
+        subject=f"{who} take the cores of {where} from the training threads, most of all in {focus.label}",
         evidence=(
-            f"{kind.who} use {taken} of core time per iteration and worker"
-            f"{than}; {where} has {cores:.0f} cores for the job, and they are all busy.",
+            f"{who} use {taken} of core time per iteration and worker{than}; {where} has {cores:.0f} cores for the "
+            "job, and they are all busy.",
             f"Training threads wait {queued}{than} for a core in each iteration.",
         ),
-        next_step=kind.next_step,
+        next_step=next_step,
     )
     return Block(
         cell="python",

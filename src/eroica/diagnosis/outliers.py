@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Reference
-from eroica.diagnosis.frames import LARGE_PART, MOST, NOTHING
+from eroica.diagnosis.frames import MOST, NOTHING
 from eroica.diagnosis.view import View
 from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
 from eroica.localize.fleet import Fleet
@@ -26,9 +26,6 @@ Flags = NDArray[np.bool_]
 LEAST_RATIO = 0.5
 #: Share of an excess that the other workers must wait for, if only some are late.
 LEAST_AGREEMENT = 0.4
-#: Where nothing else is there to compare with, a function must be able to hold a large part of the slowdown that was
-#: told, and be at most so many times as long: of a larger one any part may have been there before.
-_MOST_OLDER = 2.0
 SOURCES: tuple[Reference, ...] = ("peers", "baseline", "expectation")
 #: In so few iterations the spread alone may understate the noise of sampling.
 FEW_ITERATIONS = 9
@@ -68,7 +65,7 @@ def expected(view: View, spent: Spent, source: Reference, limit: float | None = 
     Args:
         view: The window.
         spent: Time of the group.
-        source: The role's other workers, the same worker's baseline window, a limit, or the slowdown that was told.
+        source: The role's other workers, the same worker's baseline window, or a limit.
         limit: Share of the iteration that the group may take (0-1), for the source "expectation".
 
     Returns:
@@ -84,14 +81,6 @@ def expected(view: View, spent: Spent, source: Reference, limit: float | None = 
         if view.suspects.baseline is None or view.iteration_us < least_us:
             return None
         excess = excess_over_baseline(spent.time_us, view.before(spent.rows))
-    elif source == "slowdown":
-        lost_us = view.iteration_us - (view.stated_baseline_us or np.inf)
-        mean_W = spent.time_us.mean(axis=1)
-        if view.suspects.baseline is not None or not view.is_slow or lost_us <= 0:
-            return None
-        is_most_W = (mean_W >= LARGE_PART * lost_us) & (mean_W <= _MOST_OLDER * lost_us)
-        reference_W = np.where(is_most_W, np.maximum(mean_W - lost_us, 0.0), mean_W)
-        excess = Excess(mean_us=mean_W, reference_us=reference_W, error_us=mean_error(spent.time_us))
     else:
         if limit is None:
             return None
@@ -111,7 +100,6 @@ def find_outliers(
     limit: float | None = None,
     strength: float = SURE,
     ratio: float = LEAST_RATIO,
-    sources: Sequence[Reference] = SOURCES,
 ) -> Iterator[Block]:
     """Yield all ways in which a group of rows takes too long.
 
@@ -121,12 +109,11 @@ def find_outliers(
         limit: Share of the iteration that the group may take on any worker; None where nothing is stated.
         strength: Least excess in standard errors.
         ratio: Least excess relative to the reference.
-        sources: What to compare with.
     """
     if not rows or not _worth_reading(view, rows, limit):
         return
     spent = measure(view, rows)
-    for source in sources:
+    for source in SOURCES:
         excess = expected(view, spent, source, limit)
         if excess is None:
             continue
@@ -149,8 +136,6 @@ def _worth_reading(view: View, rows: Sequence[int], limit: float | None) -> bool
     floor = view.settings.min_gain * view.iteration_us
     before_W = np.nan_to_num(view.suspects.before_us[list(rows)].sum(axis=0), nan=np.inf)
     beyond = limit is not None and float(total_W.max()) > limit * view.iteration_us
-    if view.suspects.baseline is None and view.is_slow:
-        return True
     return float(np.ptp(total_W)) >= floor or bool((total_W - before_W >= floor).any()) or beyond
 
 

@@ -83,7 +83,6 @@ _REFERENCES = {
     "peers": "compared with its peers",
     "baseline": "compared with the job's own {}",
     "expectation": "compared with what is expected only",
-    "slowdown": "compared with how much slower the job got only",
 }
 
 
@@ -103,8 +102,7 @@ def _hypothesis(view: View, cause: Cause, decision: str) -> Hypothesis:
     block, met, missing, unknown = cause.block, list[str](), list[str](), list[str]()
     sure = f"{min(block.strength, 999):.1f} standard errors above that over {view.iterations} iterations"
     (met if block.strength >= SURE else missing).append(sure)
-    is_weak = block.reference in ("expectation", "slowdown")
-    (unknown if is_weak else met).append(_REFERENCES[block.reference].format(view.past_window))
+    (unknown if block.reference == "expectation" else met).append(_REFERENCES[block.reference].format(view.past_window))
     if block.agreement is not None:
         seen = f"the others wait for {percent(block.agreement)} of it"
         (met if block.agreement >= LEAST_AGREEMENT else missing).append(seen)

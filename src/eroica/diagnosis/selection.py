@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block
-from eroica.diagnosis.frames import HALF, LARGE_PART, MOST
+from eroica.diagnosis.frames import HALF, LARGE_PART
 from eroica.diagnosis.helpers import find_helpers, find_lock_holders
 from eroica.diagnosis.labels import NO_FAULT, PLANNED, UNKNOWN, label_of
 from eroica.diagnosis.neighbors import find_process
@@ -79,8 +79,7 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
     """Return the causes in order of falling weight, and what was considered besides."""
-    helpers = sorted(find_helpers(view), key=lambda one: -(one.gain or 0.0))[:1]
-    blocks = _settled(view, [*helpers, *find_lock_holders(view), *find_blocks(view)])
+    blocks = _settled(view, [*find_helpers(view), *find_lock_holders(view), *find_blocks(view)])
     named = [one for block in blocks if (one := _named(view, block)) is not None]
     ranked = _weighed(view, _joined(named))
     causes, weighed = _account(view, [one for one in ranked if is_believed(view, one.block)])
@@ -98,12 +97,7 @@ def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
     """Drop blocks whose time a deeper cell or a surer block holds, and guesses where enough is measured."""
     gains = {id(block): _gain(view, block) for block in blocks}
 
-    enough = MOST * growth_of(view)[1]
-    is_measured = any(gains[id(block)] >= enough > 0 for block in blocks if block.reference != "slowdown")
-
     def is_beaten(block: Block) -> bool:
-        if block.reference == "slowdown" and is_measured:
-            return True
         if any(_holds(other, block) and gains[id(other)] >= HOLDS * gains[id(block)] for other in blocks):
             return True
         if block.scope != "all" or block.reference == "peers":
@@ -255,7 +249,6 @@ def is_same_time(block: Block, other: Cause) -> bool:
         return set(block.workers) == set(one.workers)
     kind = one.culprit.kind if one.culprit is not None else ""
     explains = one.cell == "process" or kind in ("helpers", "thread") or other.cause == "cpu-contention"
-    explains |= other.cause == "compute-slow" and block.cell in ("python", "launches", "memory", "collections")
     within = not block.workers or not one.workers or set(block.workers) <= set(one.workers)
     return (explains and within) or not set(block.rows).isdisjoint(one.rows)
 

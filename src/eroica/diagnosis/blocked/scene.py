@@ -186,8 +186,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         return self.now.worker
 
     @property
+    def open(self) -> tuple[FlightEntry, ...]:
         """What its Flight Recorder holds open, oldest first; empty if it could not be read."""
-        """What its Flight Recorder holds open, oldest first; nothing where none could be read."""
         return self.now.flight.open if self.now.flight is not None else ()
 
     @property
