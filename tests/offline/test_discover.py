@@ -121,7 +121,7 @@ def test_a_search_that_finds_too_much_stops_and_says_so(tmp_path: Path, monkeypa
     [
         ("missing.json", "there is no file or folder"),
         ("no*match.json", "nothing matches"),
-        ("link.json", "is a link to .*nowhere, which does not exist"),
+        ("link.json", "there is no file or folder"),
         ("empty", "no profiler trace, Flight Recorder dump or run directory in"),
         ("with\0null", "there is no file or folder"),
         ("**/nothing*", "nothing matches"),
