@@ -153,7 +153,7 @@ def _hide(lines: list[str], token: tokenize.TokenInfo) -> None:
     (first, begin), (last, end) = token.start, token.end
     head, tail = lines[first - 1][:begin], lines[last - 1][end:]
     if first == last:
-        quote = "" if token.type != tokenize.STRING else '"'
+        quote = token.string[-1] if token.type == tokenize.STRING else ""
         lines[first - 1] = f"{head}{quote}{MASK}{quote}{tail}"
         return
     lines[first - 1 : last] = [head + MASK, *[MASK] * (last - first - 1), MASK + tail]
