@@ -25,7 +25,7 @@ def test_flags_beat_environment_beats_file_beats_default(tmp_path: Path) -> None
     [
         ("sampler", "inisde", "one of auto, outside, inside, none"),
         ("slowdown", "nan", "a number, 0 to 1,000"),
-        ("window_s", 0, "above 0"),
+        ("window_s", 0, "0.001 to"),
         ("scratch_bytes", -1, "a whole number, 0 or more"),
         ("min_gain", "3", "a number, 0 to 1"),
         ("webhook_on", "slow,fast", "any of slow, blocked, undetermined, healthy, with commas"),

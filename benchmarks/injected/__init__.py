@@ -3,7 +3,7 @@
 from types import ModuleType
 
 from eroica import demo
-from eroica.demo import Fault, FaultPlan, Injection, read_plans
+from eroica.demo import Fault, FaultPlan, Injection, plans_from_environment, read_plans
 from eroica.demo import faults as demo_kinds
 from injected.hosts import HOSTS
 from injected.loading import LOADING
@@ -17,6 +17,7 @@ __all__ = [
     "FaultPlan",
     "Injection",
     "inject",
+    "plans_from_environment",
     "read_plans",
     "write_training",
 ]

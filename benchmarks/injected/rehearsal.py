@@ -18,26 +18,17 @@ TRAINING = Path(__file__).with_name("training")
 
 
 def write_training(directory: Path, package: str = "tinylm", rename: Mapping[str, str] | None = None) -> Path:
-    """Write the training that can have all faults as one package, the faults, and `train.py`, which is returned.
+    """Write the training that can have all faults as one package, with the faults beside it.
 
-    Args:
-        directory: Where; created if it is missing.
-        package: Name of the package.
-        rename: Words (function, class, variable and file names) to be replaced everywhere, files included.
+    See `eroica.demo.rehearsal.write_training`.
     """
     without = shutil.ignore_patterns("training", "__pycache__")
     shutil.copytree(TRAINING.parent, directory / "injected", ignore=without, dirs_exist_ok=True)
-    target = directory / package
-    target.mkdir(parents=True, exist_ok=True)
-
-    def renamed(text: str) -> str:
-        return re.sub(r"\w+", lambda word: (rename or {}).get(word[0], word[0]), text)
-
-    for source in (*TRAINING.glob("*.py"), *rehearsal.TRAINING.glob("*.py")):
-        text = re.sub(r"\beroica\.demo\.training\.?(?=[\w ])", ".", source.read_text(encoding="utf-8"))
-        (target / f"{renamed(source.stem)}.py").write_text(renamed(text), encoding="utf-8")
-    script = directory / "train.py"
-    script.write_text(rehearsal.SCRIPT.format(package=package, module="train"), encoding="utf-8")
+    for source in (TRAINING, rehearsal.TRAINING):
+        script = rehearsal.write_training(directory, package, rename, source, "train")
+    for path in (directory / package).glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(re.sub(r"\beroica\.demo\.training\.?(?=[\w ])", ".", text), encoding="utf-8")
     return script
 
 

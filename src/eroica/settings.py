@@ -24,26 +24,18 @@ CONFIG = "EROICA_CONFIG"
 
 @dataclass(frozen=True)
 class Numbers:
-    """Numbers from `least` to `most`, both included; never NaN or infinity.
-
-    Attributes:
-        above: Without `least` itself.
-    """
+    """Numbers from `least` to `most`, both included; never NaN or infinity."""
 
     least: float
     most: float = math.inf
-    above: bool = False
 
     def permits(self, number: float) -> bool:
         """It is one of them."""
-        high_enough = number > self.least if self.above else number >= self.least
-        return math.isfinite(number) and high_enough and number <= self.most
+        return math.isfinite(number) and self.least <= number <= self.most
 
     def __str__(self) -> str:
-        if self.most == math.inf:
-            return f"{_figure(self.least)} or more"
-        first = f"above {_figure(self.least)}, up" if self.above else _figure(self.least)
-        return f"{first} to {_figure(self.most)}"
+        least = _figure(self.least)
+        return f"{least} or more" if self.most == math.inf else f"{least} to {_figure(self.most)}"
 
 
 @dataclass(frozen=True)
@@ -76,7 +68,7 @@ SHARE = Numbers(0, 1)
 #: Seconds; eleven days are as good as for ever, and no clock overflows.
 SECONDS = Numbers(0, 1_000_000)
 #: Seconds of something that must take time.
-LENGTH_S = Numbers(0, 1_000_000, above=True)
+LENGTH_S = Numbers(0.001, 1_000_000)
 #: Iterations, events, executions, peers.
 COUNT = Numbers(1, 1_000_000_000)
 

@@ -14,9 +14,7 @@ from written_traces import START_US, write
 from eroica.errors import InputError, UsageError
 from eroica.offline import diagnose, diagnose_all
 
-TRACES = Path(__file__).parents[2] / "../shared/traces"
 HOUR_US = 3.6e9
-needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not here")
 
 
 @pytest.fixture(autouse=True)
@@ -88,12 +86,3 @@ def test_a_script_without_a_main_guard_may_read_many_files(tmp_path: Path) -> No
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.count("once") == 1 and not done.stderr
-
-
-@needs_traces
-def test_dumps_of_two_jobs_are_two_standstills() -> None:
-    verdicts = diagnose_all(TRACES / "flight_recorder")
-    assert [verdict.verdict for verdict in verdicts] == ["blocked", "blocked"]
-    assert {verdict.job for verdict in verdicts} == {"gpu_error_1st", "lock_gil_1st"}
-    both = diagnose([TRACES / "dlrm_8ranks", TRACES / "flight_recorder" / "lock_gil_1st"])
-    assert both.verdict == "blocked" and any("also here: dlrm_8ranks" in note for note in both.coverage.notes)

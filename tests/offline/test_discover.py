@@ -17,8 +17,6 @@ from eroica.offline import diagnose
 from eroica.offline import discover as module
 from eroica.offline.discover import discover
 
-TRACES = Path(__file__).parents[2] / "../shared/traces"
-
 
 def names(paths: object) -> list[str]:
     return [source.path.name for source in paths]  # type: ignore[attr-defined]
@@ -121,7 +119,7 @@ def test_a_search_that_finds_too_much_stops_and_says_so(tmp_path: Path, monkeypa
     [
         ("missing.json", "there is no file or folder"),
         ("no*match.json", "nothing matches"),
-        ("link.json", "is a link to .*nowhere, which does not exist"),
+        ("link.json", "there is no file or folder"),
         ("empty", "no profiler trace, Flight Recorder dump or run directory in"),
         ("with\0null", "there is no file or folder"),
         ("**/nothing*", "nothing matches"),
@@ -133,14 +131,6 @@ def test_a_path_that_leads_nowhere_is_one_clear_error(tmp_path: Path, name: str,
     (tmp_path / "link.json").symlink_to(tmp_path / "nowhere")
     with pytest.raises(UsageError, match=words):
         discover([tmp_path / name])
-
-
-@pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not here")
-def test_the_real_folders_are_sorted_into_traces_and_dumps() -> None:
-    found = discover([TRACES])
-    assert len(found.traces) == 21 and len(found.dumps) == 32
-    assert [source.rank for source in found.traces[:8]] == list(range(8))
-    assert {source.rank for source in found.dumps} == set(range(16))
 
 
 def test_what_must_not_be_read_is_named_and_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,17 +263,8 @@ def test_whatever_dumps_say_there_is_a_verdict_on_workers_of_the_job(
     assert _text(verdict)
 
 
-_SHARED = Path(__file__).parents[2] / "../shared/cases/traces"
 _JUNK = st.one_of(st.just(["x"]), st.just({}), st.just(""), st.just(-7), st.just(10**30), st.just(True), st.none())
 _FIELDS = ("state", "collective_seq_id", "process_group", "profiling_name", "retired", "is_p2p", "op_id", "pg_id")
-
-
-def test_who_is_behind_is_read_from_the_other_entries() -> None:
-    if not _SHARED.is_dir():
-        pytest.skip("the shared cases are not here")
-    verdict = diagnose(str(_SHARED / "dump_bad_state_*"))
-    assert verdict.verdict == "blocked" and [finding.workers for finding in verdict.findings][:1] == [(2,)]
-    assert any("make no sense" in note for note in verdict.coverage.notes)
 
 
 @settings(max_examples=200, deadline=None)

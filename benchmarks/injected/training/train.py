@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 
 from eroica.demo.training import loop
 from eroica.demo.training.data import RandomTokens, make_loader
-from injected import inject, read_plans
+from injected import inject, plans_from_environment, read_plans
 
 from . import parts
 from .layouts import Layout, make_layout
@@ -138,7 +138,7 @@ def main() -> None:
     options = read_options()
     if options.threads:
         torch.set_num_threads(options.threads)
-    plans = read_plans(options.fault or "")  # without: `EROICA_FAULT`
+    plans = plans_from_environment() if options.fault is None else read_plans(options.fault)
     loop.join_and_train(Trainer, options, inject(*plans, code=parts))
 
 

@@ -164,14 +164,15 @@ def _alike(deltas: Deltas, least_us: float) -> Iterator[Change]:
     known_FU = (before_FU > 0) & (after_FU > 0)
     ratio_FU = np.divide(after_FU, before_FU, out=np.ones(before_FU.shape), where=known_FU)
     weight_FU = np.where(known_FU, before_FU, 0.0)
-    factor_U = _weighted_median(ratio_FU, weight_FU)
+    whole_U = weight_FU.sum(axis=0)
+    factor_U = np.divide((ratio_FU * weight_FU).sum(axis=0), whole_U, out=np.ones(whole_U.shape), where=whole_U > 0)
     relative_FU = (ratio_FU - 1.0) / np.where(factor_U == 1.0, np.inf, factor_U - 1.0)
     agreeing_FU = known_FU & (relative_FU >= _ALIKE[0]) & (relative_FU <= _ALIKE[1])
     agreeing_U = np.where(agreeing_FU, weight_FU, 0.0).sum(axis=0)
     change_U = np.where(agreeing_FU, deltas.change_us[:-1], 0.0).sum(axis=0)
     strength_U = np.abs(change_U) / np.maximum(deltas.error_us[-1], 1e-9)
-    broad_U = (agreeing_FU.sum(axis=0) >= fewest) & (agreeing_U >= _AGREEING * weight_FU.sum(axis=0))
-    broad_U &= weight_FU.sum(axis=0) >= _LEAST_SHARE * np.nan_to_num(deltas.before.busy_us, nan=0.0)
+    broad_U = (agreeing_FU.sum(axis=0) >= fewest) & (agreeing_U >= _AGREEING * whole_U)
+    broad_U &= whole_U >= _LEAST_SHARE * np.nan_to_num(deltas.before.busy_us, nan=0.0)
     broad_U &= (np.abs(change_U) >= least_us) & (strength_U >= _LEAST_ERRORS)
     for sign in (1.0, -1.0):
         units = np.flatnonzero(broad_U & (np.sign(change_U) == sign))
@@ -179,15 +180,6 @@ def _alike(deltas: Deltas, least_us: float) -> Iterator[Change]:
             functions = np.flatnonzero(agreeing_FU[:, units].any(axis=1)).tolist()
             strength = strength_U[units].mean() * np.sqrt(units.size)
             yield _measured(deltas, functions, units, change_U[units], strength)
-
-
-def _weighted_median(values_FU: Floats, weight_FU: Floats) -> Floats:
-    """Return the median of each column by weight; 1 for a column without any. float64 [U]."""
-    order = np.argsort(values_FU, axis=0, kind="stable")
-    share = np.cumsum(np.take_along_axis(weight_FU, order, axis=0), axis=0)
-    middle = np.argmax(share >= share[-1] / 2, axis=0)
-    found = np.take_along_axis(np.take_along_axis(values_FU, order, axis=0), middle[None], axis=0)[0]
-    return np.asarray(np.where(share[-1] > 0, found, 1.0))
 
 
 def _measured(

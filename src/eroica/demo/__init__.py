@@ -11,6 +11,6 @@
 Without a plan `inject` takes the one in `EROICA_FAULT`, and without that it does nothing.
 """
 
-from eroica.demo.faults import FAULTS, Fault, FaultPlan, Injection, inject, read_plans
+from eroica.demo.faults import FAULTS, Fault, FaultPlan, Injection, inject, plans_from_environment, read_plans
 
-__all__ = ["FAULTS", "Fault", "FaultPlan", "Injection", "inject", "read_plans"]
+__all__ = ["FAULTS", "Fault", "FaultPlan", "Injection", "inject", "plans_from_environment", "read_plans"]

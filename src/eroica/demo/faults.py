@@ -61,6 +61,11 @@ def read_plans(text: str) -> tuple[FaultPlan, ...]:
     return tuple(_plan(part.strip()) for part in text.split(";") if part.strip() not in ("", "none"))
 
 
+def plans_from_environment() -> tuple[FaultPlan, ...]:
+    """Plans in `EROICA_FAULT`, none if it is not set."""
+    return read_plans(os.environ.get(VARIABLE, ""))
+
+
 def _plan(text: str) -> FaultPlan:
     name, _, rest = text.partition(":")
     values: dict[str, Any] = {}
@@ -400,7 +405,7 @@ def inject(
         from eroica.demo.training import tokens
 
         code = tokens
-    chosen = plans or read_plans(os.environ.get(VARIABLE, ""))
+    chosen = plans or plans_from_environment()
     worker = int(os.environ.get("RANK", "0")) if worker is None else worker
     workers = int(os.environ.get("WORLD_SIZE", "1")) if workers is None else workers
     return Injection(chosen, Place(worker, workers, code.PARTS, []), kinds)

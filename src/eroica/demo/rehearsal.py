@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -296,9 +295,34 @@ def read_verdict(path: Path) -> Verdict | None:
     return None
 
 
-def write_training(directory: Path) -> Path:
-    """Copy the training to `directory/tinylm` and write `directory/train.py`, which runs it and is returned."""
-    shutil.copytree(TRAINING, directory / "tinylm", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+def write_training(
+    directory: Path,
+    package: str = "tinylm",
+    rename: Mapping[str, str] | None = None,
+    training: Path = TRAINING,
+    module: str = "loop",
+) -> Path:
+    """Copy a training to `directory/package` and write `directory/train.py` that runs it.
+
+    Args:
+        directory: Where; created if it is missing.
+        package: Name of the copy.
+        rename: Words (function, class, variable and file names) to be replaced everywhere, files included.
+        training: The package that is copied.
+        module: Which of its modules has `main`.
+
+    Returns:
+        Path of `train.py`.
+    """
+    target = directory / package
+    target.mkdir(parents=True, exist_ok=True)
+    for source in sorted(training.glob("*.py")):
+        text = _renamed(source.read_text(encoding="utf-8"), rename or {})
+        (target / f"{_renamed(source.stem, rename or {})}.py").write_text(text, encoding="utf-8")
     script = directory / "train.py"
-    script.write_text(SCRIPT.format(package="tinylm", module="loop"), encoding="utf-8")
+    script.write_text(SCRIPT.format(package=package, module=module), encoding="utf-8")
     return script
+
+
+def _renamed(text: str, rename: Mapping[str, str]) -> str:
+    return re.sub(r"\w+", lambda word: rename.get(word[0], word[0]), text)

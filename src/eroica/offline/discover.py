@@ -254,10 +254,6 @@ def _expand(given: str | PathLike[str]) -> tuple[list[Path], bool]:
         raise UsageError(f"{given}: {error}") from None
     except OSError as error:
         raise InputError(f"{given} cannot be read: {error.strerror or error}") from error
-    if path.is_symlink():
-        target = path.readlink()
-        where = "itself" if path.parent / target == path else f"{target}, which does not exist"
-        raise UsageError(f"{path} is a link to {where}")
     fixed = next((at for at, part in enumerate(path.parts) if glob.has_magic(part)), len(path.parts))
     if fixed == len(path.parts):
         raise UsageError(f"there is no file or folder {path}")

@@ -118,24 +118,14 @@ def _after_quote(line: str) -> str:
 
 
 def _secret_literals(tokens: Sequence[tokenize.TokenInfo]) -> Iterator[tokenize.TokenInfo]:
-    """Yield the literals of statements with a secret name, but no names of entries: `environ["DB_PASS"]`."""
+    """Yield the literals of statements with a secret name."""
     statement: list[tokenize.TokenInfo] = []
     for token in tokens:
         statement.append(token)
         if token.type in (tokenize.NEWLINE, tokenize.ENDMARKER):
             if any(map(_is_secret, statement)):
-                found = (at for at, one in enumerate(statement) if tokenize.tok_name[one.type] in _LITERALS)
-                yield from (statement[at] for at in found if not _is_entry(statement, at))
+                yield from (one for one in statement if tokenize.tok_name[one.type] in _LITERALS)
             statement = []
-
-
-def _is_entry(statement: Sequence[tokenize.TokenInfo], at: int) -> bool:
-    if not 2 <= at < len(statement) - 1:
-        return False
-    owner, opening, closing = statement[at - 2], statement[at - 1].string, statement[at + 1].string
-    is_owned = owner.type == tokenize.NAME or owner.string in (")", "]")
-    is_name = bool(re.fullmatch(r"['\"]\w{1,60}['\"]", statement[at].string))
-    return is_owned and is_name and (opening, closing) == ("[", "]")
 
 
 def _is_secret(token: tokenize.TokenInfo) -> bool:
@@ -163,7 +153,7 @@ def _hide(lines: list[str], token: tokenize.TokenInfo) -> None:
     (first, begin), (last, end) = token.start, token.end
     head, tail = lines[first - 1][:begin], lines[last - 1][end:]
     if first == last:
-        quote = "" if token.type != tokenize.STRING else '"'
+        quote = token.string[-1] if token.type == tokenize.STRING else ""
         lines[first - 1] = f"{head}{quote}{MASK}{quote}{tail}"
         return
     lines[first - 1 : last] = [head + MASK, *[MASK] * (last - first - 1), MASK + tail]

@@ -19,11 +19,10 @@ from eroica.errors import InputError
 from eroica.localize.folding import number_keys
 from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
-from eroica.model.pattern import FunctionKey, Timeline, WorkerPattern
+from eroica.model.pattern import FunctionKey, WorkerPattern
 from eroica.model.rows import NUMBERS, RowTable
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import Window
-from eroica.wire.codec import decode_record
 
 #: Maximum number of functions with a column. More would take gigabytes at ten thousand workers.
 MOST_FUNCTIONS = 400
@@ -183,14 +182,6 @@ class Material:
             return named
         waits = [at for at, key in enumerate(self.rows.keys) if key.phase == "input" and key.thread == "training"]
         return np.array(waits, dtype=np.intp) if waits and len(named) else named
-
-    def timeline(self, rank: int) -> Timeline | None:
-        """Return the timeline of a worker; None if it has none or its bytes are damaged."""
-        data = self.patterns[self.places[rank]].timeline
-        try:
-            return decode_record(data, Timeline) if data else None
-        except InputError:
-            return None
 
     def suspect(self) -> int | None:
         """Return the worker to look at closely, by global rank; None without patterns.

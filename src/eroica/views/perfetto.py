@@ -16,10 +16,11 @@ import msgspec
 from eroica import __version__
 from eroica.errors import InputError, UsageError
 from eroica.localize.axis import Place, TimeAxis, fit_axis
-from eroica.model.pattern import WorkerPattern
+from eroica.model.pattern import Timeline, WorkerPattern
 from eroica.model.words import clean, worker_list
 from eroica.views.lanes import STEP_NS, Drawn, draw_timeline, write_trace
 from eroica.views.material import Material
+from eroica.wire.codec import decode_record
 
 #: Workers shown by default, and at most: viewers take minutes over more.
 MOST_UNASKED = 8
@@ -105,8 +106,8 @@ def _drawn(material: Material, ranks: Sequence[int], whole: Whole, notes: list[s
             notes.append(f"the raw trace of worker {rank} is left out: {error}")
             one = None
         try:
-            timeline = material.timeline(rank) if one is None else None
-            one = draw_timeline(timeline) if timeline is not None else one
+            if one is None and pattern.timeline:
+                one = draw_timeline(decode_record(pattern.timeline, Timeline))
         except InputError as error:
             notes.append(f"worker {rank} is left out: {error}")
             continue
