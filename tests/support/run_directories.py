@@ -10,18 +10,12 @@ from typing import Any, Literal
 from eroica.archive.store import Store, write_json
 from eroica.model.history import IterationHistory
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
-from eroica.model.verdict import (
-    Coverage,
-    Finding,
-    FindingFunction,
-    IterationTimes,
-    Verdict,
-    VerdictWord,
-)
+from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWord
 from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.wire.codec import encode_record
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
+from support import verdicts
 
 
 def a_verdict(  # noqa: PLR0913
@@ -38,16 +32,15 @@ def a_verdict(  # noqa: PLR0913
     current_ms: float = 140.0,
     summary: str = "",
 ) -> Verdict:
-    finding = Finding(
-        order=1, role="cause", cause=cause, function=FindingFunction(name=function, kind="python"),
-        workers=tuple(workers), scope=scope, hosts=tuple(hosts), gain=gain, confidence=0.9,
+    finding = verdicts.cause(
+        cause, *workers, function=function, scope=scope, hosts=tuple(hosts), gain=gain,
         evidence=("It takes 40 ms.",), next_step="Look there.",
     )  # fmt: skip
-    named = word in ("slow", "blocked")
-    return Verdict(
-        eroica_version="0", job=job, verdict=word, summary=summary or f"{word}: {function} on {', '.join(hosts)}.",
-        window=None, iteration=IterationTimes(baseline_ms=baseline_ms, current_ms=current_ms),
-        coverage=Coverage(workers_expected=8, workers_reported=8), findings=(finding,) if named else (),
+    found = (finding,) if word in ("slow", "blocked") else ()
+    return verdicts.plain(
+        word, summary or f"{word}: {function} on {', '.join(hosts)}.", *found, job=job,
+        iteration=IterationTimes(baseline_ms=baseline_ms, current_ms=current_ms),
+        coverage=Coverage(workers_expected=8, workers_reported=8),
     )  # fmt: skip
 
 
