@@ -308,12 +308,7 @@ def events_of(first: OrderResult, last: OrderResult, iteration_s: float) -> int:
 
 
 def is_long(probes: Iterable[OrderResult], iteration_s: float) -> bool:
-    """Return whether a probe met an iteration that is far longer than usual, so that its events stand for no other.
-
-    Args:
-        probes: What the workers answered.
-        iteration_s: The usual iteration, of the quickest worker, seconds.
-    """
+    """Return whether a probe met an iteration far longer than the quickest worker's usual one, seconds."""
     return any(probe.duration_s > _UNLIKE * iteration_s > 0 for probe in probes)
 
 

@@ -9,7 +9,7 @@ them with its time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -334,7 +334,10 @@ class Pace:
     def _close_if_due(self, now: float) -> None:
         """End the stretch if it is long enough, and everybody is in it who will be."""
         due_s = now - max(self._closed_at + _DUE_S, self._first_at)
-        if not self._round.spent or due_s < 0 or not self._round.is_over(due_s, self._patience_s, self._everybody()):
+        usual_s = self._stretches[-1][1].mean_ms / 1e3 if self._stretches else 0.0
+        patience_s = min(max(_PATIENCE_S, _PATIENCE_SHARE * usual_s), _LONGEST_PATIENCE_S)
+        everybody = (((name, pid), done) for name, host in self._hosts.items() for pid, done in host.iterations.items())
+        if not self._round.spent or due_s < 0 or not self._round.is_over(due_s, patience_s, everybody):
             return
         means_s = self._round.close()
         slowest = max(means_s, key=means_s.__getitem__)
@@ -363,16 +366,6 @@ class Pace:
                 start_s = kept[-1][1].at_s
                 kept.append((version, stretch))
         self._stretches, self._whole_until = [*kept, *newest], kept[-1][0]
-
-    @property
-    def _patience_s(self) -> float:
-        usual_s = self._stretches[-1][1].mean_ms / 1e3 if self._stretches else 0.0
-        return min(max(_PATIENCE_S, _PATIENCE_SHARE * usual_s), _LONGEST_PATIENCE_S)
-
-    def _everybody(self) -> Iterator[tuple[WorkerKey, int]]:
-        for name, host in self._hosts.items():
-            for pid, done in host.iterations.items():
-                yield (name, pid), done
 
     def _lowest(self) -> int:
         """The lowest iteration that all living workers have completed; what it was last if none lives any more."""

@@ -165,11 +165,6 @@ class Collector:
         self._former = history.final
 
     @property
-    def is_home(self) -> bool:
-        """There are workers, and as far as their agents know, the job's verdict is made here."""
-        return bool(self.windows.roll) and not self.windows.roll.waiting(self.clock())
-
-    @property
     def standing(self) -> frozenset[int]:
         """Windows whose verdict on a standstill still holds; none once the job is over."""
         return frozenset() if self.windows.ended else self.blockages.standing

@@ -130,9 +130,10 @@ class Sender:
             spool.drop_beat(kept.beat.facts.run)
         taken = set(receipt.taken)
         why = {refusal.name: refusal.why for refusal in receipt.refused}
-        spool.confirm(path for path, piece in waiting if piece.name in taken)
         for path, piece in waiting:
-            if piece.name in why:
+            if piece.name in taken:
+                path.unlink(missing_ok=True)
+            elif piece.name in why:
                 self._refuse(spool, path, why[piece.name])
         for order in receipt.orders if kept is None else ():  # nobody opens windows for a run that is over
             self._ordered(order)

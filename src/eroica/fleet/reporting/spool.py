@@ -90,6 +90,9 @@ class Spool:
     Args:
         run: The run directory.
 
+    Attributes:
+        next: While this file is there, somebody who knows a newer collector waits for the lock.
+
     Raises:
         OSError: It cannot be written.
     """
@@ -97,6 +100,7 @@ class Spool:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.root = private_directory(run / DIRECTORY)
+        self.next = self.root / "next"
         self._outbox = private_directory(self.root / "outbox")
         self._packed: dict[str, str] = {}
         self._next = 0
@@ -122,18 +126,6 @@ class Spool:
                 return None
             return -1  # a file system without locks
         return handle
-
-    def knock(self) -> None:
-        """Ask whoever has the lock to end: we know a newer collector."""
-        (self.root / "next").touch()
-
-    def is_knocked(self) -> bool:
-        """Somebody waits for the lock."""
-        return (self.root / "next").exists()
-
-    def settle(self) -> None:
-        """The lock is ours, nobody waits any more."""
-        (self.root / "next").unlink(missing_ok=True)
 
     # ------------------------------------------------------------------ who this run is
 
@@ -268,11 +260,6 @@ class Spool:
     def is_empty(self, but: Container[Path] = ()) -> bool:
         """Nothing waits, or nothing but these."""
         return all(path in but for path in self._waiting()) and self.kept_beat() is None
-
-    def confirm(self, paths: Iterable[Path]) -> None:
-        """The service keeps these."""
-        for path in paths:
-            path.unlink(missing_ok=True)
 
     def refuse(self, path: Path, why: str) -> None:
         """The service will never take this one; it is kept aside with the reason."""
