@@ -413,7 +413,7 @@ class Blockages:
         """Keep verdicts of a collector before this one until a worker gets further."""
         farthest = max((status.iteration for status in workers if not status.ended), default=-1)
         for window_id in sorted(self._earlier):
-            last = self._ledger.last_iteration(window_id)
+            last = self._ledger.windows[window_id].last_iteration
             if farthest > last:
                 self._ledger.note(f"window {window_id}: the job went on by itself after iteration {last}")
                 self._seal(window_id, "passed")

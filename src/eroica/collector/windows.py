@@ -162,7 +162,7 @@ class Windows:
             return
         self.ledger.show(current.window, "done", verdict)
         if current.window.purpose == "early" and verdict.verdict == "slow":
-            self.baseline.discredit()
+            self.baseline.was_slow = True
         length = current.window.last_iteration - current.window.first_iteration
         self.opening.judged(now, current.wanted.purpose, verdict, length)
 

@@ -74,12 +74,12 @@ class Seen(NamedTuple):
         written_at: When the newest of them was written, seconds since 1970; 0 without any.
     """
 
-    status: JobStatus | None
-    history: IterationHistory | None
-    over: bool
-    next_began: float
-    signature: str
-    written_at: float
+    status: JobStatus | None = None
+    history: IterationHistory | None = None
+    over: bool = False
+    next_began: float = 0.0
+    signature: str = ""
+    written_at: float = 0.0
 
 
 def watch(spool: Spool, facts: RunFacts) -> Seen:
@@ -100,7 +100,7 @@ def look(run: Path, state: SendState) -> Seen:
     verdict, status, history = (run / name for name in ("verdict.json", "status.json", "history.json"))
     times = read_history(run)
     if times is not None and state.began not in (0.0, times.began):
-        return Seen(None, None, over=False, next_began=times.began, signature="", written_at=0.0)
+        return Seen(next_began=times.began)
     over = signature_of([verdict], state.since) != ""
     ours = [*([verdict] if over else []), status, history]
     written = []
@@ -111,7 +111,6 @@ def look(run: Path, state: SendState) -> Seen:
         status=read_record(status, JobStatus),
         history=times,
         over=over,
-        next_began=0.0,
         signature=signature_of(ours),
         written_at=max(written, default=0.0),
     )

@@ -135,7 +135,7 @@ class Reporter:
         while seen.next_began:
             if reported.seen is not None:
                 keep_last(self._spool, reported.facts, reported.seen)
-            reported = self._begun(begin_anew(self._spool, *self._identity, seen.next_began))
+            reported = self._begun(facts_of(self._spool, *self._identity, seen.next_began))
             self._next_beat = 0.0
             seen = watch(self._spool, reported.facts)
         if reported.seen is None:
@@ -272,7 +272,7 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
         if facts is not None:
             seen = watch(spool, facts)
             if seen.next_began and by_hand:
-                facts = begin_anew(spool, facts.job, facts.host, seen.next_began)
+                facts = facts_of(spool, facts.job, facts.host, seen.next_began)
                 seen = watch(spool, facts)
             if not seen.next_began:
                 whole = _packed(spool, facts, seen)
@@ -300,20 +300,17 @@ def _packed(spool: Spool, facts: RunFacts, seen: Seen) -> bool:
     return not packer.left_out
 
 
-def facts_of(spool: Spool, job: str, host: str) -> RunFacts:
-    """The facts of the run in a spool's directory; drawn if there are none."""
-    if (known := spool.known_facts()) is not None:
-        return known
-    history = read_history(spool.run)
-    return spool.begin(job, host, commit_of(os.environ), history.began if history is not None else time.time())
+def facts_of(spool: Spool, job: str, host: str, anew: float = 0.0) -> RunFacts:
+    """The facts of the run in a spool's directory; drawn if there are none.
 
-
-def begin_anew(spool: Spool, job: str, host: str, began: float) -> RunFacts:
-    """The facts of another run, which began in this directory where nobody closed the one before.
-
-    What was written until then is the earlier run's, and is not reported any more.
+    Drawn also for another run, which began `anew` then (seconds since 1970), where nobody closed the one before: what
+    was written until then is the earlier run's, and is not reported any more.
     """
-    return spool.begin(job, host, commit_of(os.environ), began, since=began)
+    if not anew and (known := spool.known_facts()) is not None:
+        return known
+    history = None if anew else read_history(spool.run)
+    began = anew or (history.began if history is not None else time.time())
+    return spool.begin(job, host, commit_of(os.environ), began, since=anew)
 
 
 def close_run(run: Path) -> None:
