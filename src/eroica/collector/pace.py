@@ -43,19 +43,17 @@ class Marks:
 
     Args:
         count: Called for each change; returns the version that the mark carries from then on.
+
+    Attributes:
+        ordered: The window that was ordered or is open, and when: how far workers are tells its begin and end.
     """
 
     def __init__(self, count: Callable[[], int]) -> None:
         self._count = count
         self._marks: dict[Key, tuple[int, Mark]] = {}
         self._trigger: Key | None = None
-        self._ordered: tuple[Window, float] | None = None
+        self.ordered: tuple[Window, float] | None = None
         self._open: dict[int, Key] = {}
-
-    @property
-    def awaits(self) -> bool:
-        """A window was ordered, or is open: how far all workers are tells when it begins and ends."""
-        return self._ordered is not None
 
     def since(self, version: int) -> tuple[Mark, ...]:
         """Marks that are newer than a version, or were changed later, in order of time."""
@@ -86,13 +84,13 @@ class Marks:
 
     def reached(self, at_s: float, iteration: int) -> None:
         """All workers have completed this iteration."""
-        if self._ordered is None:
+        if self.ordered is None:
             return
-        window, _ = self._ordered
+        window, _ = self.ordered
         if window.window_id not in self._open and iteration >= window.first_iteration:
             self._begin(window, at_s)
         if iteration >= window.last_iteration:
-            self._ordered = None
+            self.ordered = None
             self._end(window.window_id, at_s)
 
     def shown(self, at_s: float, iteration: int, still_since_s: float, news: News) -> None:
@@ -117,13 +115,13 @@ class Marks:
     def _captured(self, at_s: float, news: News) -> None:
         window = news.window
         if news.phase == "window":
-            self._ordered = window, at_s
+            self.ordered = window, at_s
         if news.phase not in _CAPTURED:
             return
-        if self._ordered is not None and self._ordered[0].window_id == window.window_id:
+        if self.ordered is not None and self.ordered[0].window_id == window.window_id:
             if window.window_id not in self._open and news.phase == "summarizing":
-                self._begin(window, self._ordered[1])
-            self._ordered = None
+                self._begin(window, self.ordered[1])
+            self.ordered = None
         self._end(window.window_id, at_s)
 
     def _stood(self, at_s: float, still_since_s: float, news: News) -> None:
@@ -276,7 +274,7 @@ class Pace:
 
     def tick(self, now: float) -> None:
         """Time passed; this looks at all hosts, a report at its own only."""
-        if self._marks.awaits:
+        if self._marks.ordered is not None:
             self._marks.reached(self._at_s(now), self._lowest())
         self._close_if_due(now)
 

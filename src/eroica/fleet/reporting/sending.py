@@ -158,7 +158,9 @@ class Sender:
             spool.drop_beat(kept.beat.facts.run)
             return Sent(False, again=True)
         if not answer.is_success:
-            self._failed(f"it answers {answer.status_code}: {answer.text[:200]}", _asked_s(answer))
+            asked = answer.headers.get("retry-after", "")
+            asked_s = min(float(asked[:6]), _LONGEST_S) if asked.isascii() and asked.isdigit() else 0.0
+            self._failed(f"it answers {answer.status_code}: {answer.text[:200]}", asked_s)
             return Sent(False)
         try:
             receipt = decode_message(answer.content, Receipt)
@@ -200,8 +202,3 @@ class Sender:
         if why != self._complaint:
             self._complaint = why
             log.warning("nothing could be handed over to the fleet: %s; it waits in %s", why, "fleet/outbox")
-
-
-def _asked_s(answer: httpx.Response) -> float:
-    text = answer.headers.get("retry-after", "")
-    return min(float(text[:6]), _LONGEST_S) if text.isascii() and text.isdigit() else 0.0

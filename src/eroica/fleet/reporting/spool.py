@@ -109,7 +109,7 @@ class Spool:
     def read(self) -> None:
         """Learn what was packed already."""
         self._packed = dict(self._lines())
-        numbers = [int(path.name.partition("-")[0]) for path in self._waiting()]
+        numbers = [int(path.name.partition("-")[0]) for path in self.waiting_files()]
         self._next = max(numbers, default=-1) + 1
 
     def claim(self) -> int | None:
@@ -189,10 +189,6 @@ class Spool:
 
     # ------------------------------------------------------------------ last beats
 
-    def keep_beat(self, kept: KeptBeat) -> None:
-        """Keep the last beat of a run until it is confirmed; it takes the place of an earlier one of this run."""
-        write_whole(private_directory(self.root / "beats") / kept.beat.facts.run, msgspec.msgpack.encode(kept))
-
     def kept_beat(self) -> KeptBeat | None:
         """One that waits; None without any."""
         for path in self._beats():
@@ -241,7 +237,7 @@ class Spool:
         """
         found: list[tuple[Path, Piece]] = []
         size = 0
-        for path in self._waiting():
+        for path in self.waiting_files():
             if path in but:
                 continue
             piece = self._read_piece(path)
@@ -253,13 +249,9 @@ class Spool:
             found.append((path, piece))
         return found
 
-    def waiting_bytes(self) -> int:
-        """How much waits."""
-        return sum(path.stat().st_size for path in self._waiting())
-
     def is_empty(self, but: Container[Path] = ()) -> bool:
         """Nothing waits, or nothing but these."""
-        return all(path in but for path in self._waiting()) and self.kept_beat() is None
+        return all(path in but for path in self.waiting_files()) and self.kept_beat() is None
 
     def refuse(self, path: Path, why: str) -> None:
         """The service will never take this one; it is kept aside with the reason."""
@@ -284,7 +276,8 @@ class Spool:
 
     # ------------------------------------------------------------------
 
-    def _waiting(self) -> list[Path]:
+    def waiting_files(self) -> list[Path]:
+        """Pieces that wait, the oldest first."""
         return sorted(path for path in self._outbox.iterdir() if path.name[:1].isdecimal())
 
     def _read_piece(self, path: Path) -> Piece | None:
