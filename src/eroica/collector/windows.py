@@ -281,7 +281,11 @@ class Windows:
         notes = current.omissions()
         is_baseline = current.window.purpose == "baseline"
         if is_baseline:
-            self._keep_baseline(current)
+            self.baseline.taken(current.patterns.values(), current.window.current_iteration_s)
+            if self.baseline.disturbed:
+                self.ledger.note(f"window {current.window.window_id}: {self.baseline.disturbed}")
+            self.ledger.show(current.window, "done", None, f"{len(self.baseline.patterns)} workers")
+            self.capturing.close()  # other windows need not wait until it is judged
             if not current.patterns:
                 self.ledger.unseen = "; ".join(notes)
                 return []
@@ -307,14 +311,6 @@ class Windows:
                 doubted=() if stands_alone or baseline else self.baseline.patterns,
             )
         ]
-
-    def _keep_baseline(self, current: Underway) -> None:
-        """Other windows need not wait until it is judged."""
-        self.baseline.taken(current.patterns.values(), current.window.current_iteration_s)
-        if self.baseline.disturbed:
-            self.ledger.note(f"window {current.window.window_id}: {self.baseline.disturbed}")
-        self.ledger.show(current.window, "done", None, f"{len(self.baseline.patterns)} workers")
-        self.capturing.close()
 
     def _trusted_baseline(self, current: Underway, notes: list[str]) -> tuple[WorkerPattern, ...]:
         """Patterns to compare with; none, and a note, if the job was not healthy when they were taken."""
