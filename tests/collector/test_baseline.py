@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from eroica.collector.baseline import Baseline
 from eroica.collector.history import Hints, final_verdict
 from eroica.collector.ledger import History
 from eroica.collector.windows import Analyze, Windows
@@ -193,18 +192,6 @@ def test_a_baseline_window_taken_beside_other_work_is_marked_and_taken_again_onc
     assert [line.purpose for line in job.windows.status().windows].count("baseline") == 2
     work = job.look(0.15, 0.1)
     assert work.baseline and not unused(work)
-
-
-def test_the_best_baseline_window_is_kept_not_the_last() -> None:
-    baseline = Baseline(Settings())
-    job = Job()
-    job.train(0.1, 0.1)
-    quiet = job.windows.baseline.patterns
-    baseline.taken(quiet, 0.1)
-    job.host_facts = BESIDE
-    job.train(0.1, 0.1, 1)
-    baseline.taken((job._pattern(2),), 0.1)
-    assert baseline.patterns == quiet and not baseline.disturbed
 
 
 def verdict(word: str, gain: float | None = None) -> Verdict:

@@ -98,19 +98,15 @@ def test_without_the_token_nothing_is_answered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "code"),
     [
-        ("/v1/report", b"garbage", 400),
         ("/v1/report", msgspec.msgpack.encode({"host": 3, "pid": "x"}), 400),
         ("/v1/patterns", b"\x00" * 100, 400),
         ("/v1/patterns", b"\x00" * (MAX_PATTERN_BYTES + 1), 413),
         ("/v1/profile", msgspec.msgpack.encode({"iterations": "many"}), 400),
         ("/v1/windows/1/failures", b"", 400),
-        ("/v1/looks", b"garbage", 400),
         ("/v1/looks", bytes(MAX_LOOKS_BYTES + 1), 413),
         ("/v1/looks", msgspec.msgpack.encode(HostLooks(look_id=1, host=" ")), 400),
         ("/v1/report", msgspec.msgpack.encode(AgentReport(host="", pid=1)), 400),
-        ("/v1/finish", b"garbage", 400),
         ("/v1/profile", msgspec.msgpack.encode({"seconds": math.nan}), 400),
-        ("/v1/profile", msgspec.msgpack.encode({"iterations": -1}), 400),
         ("/v1/profile", msgspec.msgpack.encode({"iterations": 2**63}), 400),
     ],
 )

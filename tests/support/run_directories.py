@@ -11,11 +11,14 @@ from eroica.archive.store import Store, write_json
 from eroica.model.history import IterationHistory
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
 from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWord
-from eroica.model.window import Window
+from eroica.model.window import Window, WindowPurpose
 from eroica.model.worker import Worker
+from eroica.pipeline import analyze
 from eroica.wire.codec import encode_record
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 from support import verdicts
+from support.fleet import FleetPlan, synthesize, synthesize_window
+from support.troubles import Trouble
 
 
 def a_verdict(  # noqa: PLR0913
@@ -64,6 +67,17 @@ def save_patterns(window_directory: Path, window: Window, patterns: Iterable[Wor
     write_json(window_directory / "window.json", window)
     for pattern in patterns:
         store.save_pattern(pattern, encode_record(pattern))
+
+
+def save_judged(run: Path, window_id: int, purpose: WindowPurpose = "manual", *troubles: Trouble) -> Verdict:
+    """Keep a window of a synthetic job with these troubles, and its verdict unless it is a baseline window's."""
+    patterns = synthesize(FleetPlan(iterations=20, draw=window_id), troubles, window_id)
+    window = synthesize_window(patterns, purpose)
+    save_patterns(run / "windows" / str(window_id), window, patterns)
+    verdict = analyze("resnet", window, patterns)
+    if purpose != "baseline":
+        Store(run).save_verdict(window_id, verdict)
+    return verdict
 
 
 class RunDirectory:

@@ -96,22 +96,6 @@ def _is_finite(tree: Any) -> bool:
     return True
 
 
-def check_history(history: IterationHistory) -> IterationHistory:
-    """The iteration times of a job, if each column has a possible value for each stretch.
-
-    Raises:
-        InputError: They have not.
-    """
-    columns = (history.at_s, history.iteration, history.mean_ms, history.slowest_ms, history.slowest_worker)
-    if len({len(column) for column in columns}) > 1:
-        raise InputError("its columns are not equally long")
-    if any(later < earlier for earlier, later in pairwise(history.at_s)):
-        raise InputError("its stretches are not in order of time")
-    if not all(0 <= value < math.inf for column in columns for value in column):
-        raise InputError("a number in it is negative or none at all")
-    return history
-
-
 Record = TypeVar("Record")
 _MOST_WINDOWS = 10_000
 _MOST_PATTERNS = 200_000
@@ -279,15 +263,13 @@ def _has_windows(path: Path) -> bool:
 
 
 def _is_run(path: Path) -> bool:
-    if _has_windows(path):
-        return True
-    return not _is_window(path) and (_is_there(path / "windows") or _is_there(path / "verdict.json"))
+    is_named = _is_there(path / "windows") or _is_there(path / "verdict.json")
+    return _has_windows(path) or (is_named and not _is_window(path))
 
 
 def _is_window(path: Path) -> bool:
-    if any(_is_there(path / name) for name in ("window.json", "blockage.json")):
-        return True
-    return any(map(_pattern_files, (path / "patterns", path)))
+    is_named = any(_is_there(path / name) for name in ("window.json", "blockage.json"))
+    return is_named or any(map(_pattern_files, (path / "patterns", path)))
 
 
 def _pattern_files(path: Path) -> tuple[Path, ...]:
@@ -316,9 +298,17 @@ def decode_history(text: bytes) -> IterationHistory:
 
     Raises:
         msgspec.DecodeError: The text is something else.
-        InputError: Its columns do not fit together.
+        InputError: Its columns do not fit together, or have no possible value for each stretch.
     """
-    return check_history(msgspec.json.decode(text, type=IterationHistory))
+    history = msgspec.json.decode(text, type=IterationHistory)
+    columns = (history.at_s, history.iteration, history.mean_ms, history.slowest_ms, history.slowest_worker)
+    if len({len(column) for column in columns}) > 1:
+        raise InputError("its columns are not equally long")
+    if any(later < earlier for earlier, later in pairwise(history.at_s)):
+        raise InputError("its stretches are not in order of time")
+    if not all(0 <= value < math.inf for column in columns for value in column):
+        raise InputError("a number in it is negative or none at all")
+    return history
 
 
 def window_directories(run: Path, notes: list[str]) -> list[Path]:

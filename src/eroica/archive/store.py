@@ -26,12 +26,11 @@ from pathlib import Path
 
 import msgspec
 
-from eroica.archive.forget import UNDERWAY_FILE
 from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.model.window import UnderwayRecord, Window
+from eroica.model.window import Window
 from eroica.wire.places import write_whole
 
 
@@ -53,10 +52,6 @@ class Store:
     def save_window(self, window: Window) -> None:
         """Keep what was asked for."""
         write_json(self.window_directory(window.window_id) / "window.json", window)
-
-    def save_underway(self, underway: UnderwayRecord) -> None:
-        """Keep what another collector needs to go on with a window."""
-        write_json(self.window_directory(underway.window.window_id) / UNDERWAY_FILE, underway)
 
     def save_pattern(self, pattern: WorkerPattern, data: bytes) -> None:
         """Keep one worker's pattern as it came."""

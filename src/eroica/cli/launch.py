@@ -91,7 +91,8 @@ class Launch:
         self._unwatched = part.refused
         self._environment = environment
         self._settings = settings
-        self._footer = Footer(self.where, environment, footer and part.speaks)
+        self._footer = Footer(self.where, environment)
+        self._has_footer = footer and part.speaks
         self.started = self._never_begun = self._failed = False
         self._exit_status: int | None = None
         self._asked_to_end_at: float | None = None
@@ -172,7 +173,8 @@ class Launch:
             click.echo(f"eroica: cannot run {arguments[0]!r}: {error.strerror}", err=True)
             return _NOT_FOUND if error.errno == errno.ENOENT else _NOT_EXECUTABLE
         self.started = True
-        self._guarded(self._footer.start)
+        if self._has_footer:
+            self._guarded(self._footer.start)
         while process.poll() is None:
             self._guarded(self._tend)  # first: a helper's end before signals were blocked told us nothing
             if os.getpid() == 1:

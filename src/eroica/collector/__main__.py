@@ -86,7 +86,8 @@ def _listeners(where: Places, collector: Collector, settings: Settings) -> Itera
         listen(pages.judged)
         yield pages
     if settings.fleet:
-        yield Reporting(where, note, lambda: collector.is_home)
+        roll = collector.windows.roll  # there are workers, and as far as their agents know, the verdict is made here
+        yield Reporting(where, note, lambda: bool(roll) and not roll.waiting(collector.clock()))
 
 
 def _telemetry(where: Places, collector: Collector, settings: Settings) -> Telemetry | None:

@@ -122,10 +122,6 @@ class Standstill:
                 self.mark(status, agent_pid)
         return movement
 
-    def holds_any(self, living: Iterable[WorkerStatus]) -> bool:
-        """Some silent worker is still there, and trains."""
-        return any(key_of(status) in self.marks and status.state not in _NOT_TRAINING for status in living)
-
 
 @dataclass(frozen=True)
 class Examine:
@@ -385,8 +381,10 @@ class Blockages:
         if movement == "on":
             self._went_on(current)
             self._quiet_until = now + self._pause_s()
-        elif movement == "gone" and current.phase == "standing" and not current.holds_any(self._windows.roll.living):
-            self._now = None  # what it said stays: they ended where they stood
+        elif movement == "gone" and current.phase == "standing":
+            training = (one for one in self._windows.roll.living if one.state not in _NOT_TRAINING)
+            if not any(key_of(status) in current.marks for status in training):
+                self._now = None  # what it said stays: they ended where they stood
 
     def _went_on(self, current: Standstill) -> None:
         """The silence ended by itself."""
@@ -413,7 +411,7 @@ class Blockages:
         """Keep verdicts of a collector before this one until a worker gets further."""
         farthest = max((status.iteration for status in workers if not status.ended), default=-1)
         for window_id in sorted(self._earlier):
-            last = self._ledger.last_iteration(window_id)
+            last = self._ledger.windows[window_id].last_iteration
             if farthest > last:
                 self._ledger.note(f"window {window_id}: the job went on by itself after iteration {last}")
                 self._seal(window_id, "passed")

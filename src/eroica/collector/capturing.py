@@ -130,18 +130,13 @@ class Underway:
         return {rank: result for rank, result in self._probed().items() if result.status == "done"}
 
     def _probed(self) -> dict[int, OrderResult]:
-        return {rank: result for rank, result in self._answers("probe").items() if result != self.stale.get(rank)}
-
-    def why_not_probed(self) -> str:
-        """Reasons that workers give instead of a measurement, in words."""
-        reasons = {result.note for result in self._answers("probe").values() if result.note}
-        return "; ".join(sorted(reasons)) or "no worker answered in time"
+        return {rank: result for rank, result in self.answers("probe").items() if result != self.stale.get(rank)}
 
     # ------------------------------------------------------------------ the window
 
     def leave_out(self) -> None:
         """Wait no longer for workers that missed the window, failed in it or ended before it was opened."""
-        answers = self._answers("window")
+        answers = self.answers("window")
         for rank, result in answers.items():
             if result.status in _MISSED:
                 self.left_out.setdefault(rank, result.note or result.status)
@@ -152,7 +147,7 @@ class Underway:
 
     def is_captured(self) -> bool:
         """The window is over on every worker that is not left out."""
-        answers, gone = self._answers("window"), self._gone()
+        answers, gone = self.answers("window"), self._gone()
         over = {rank for rank, result in answers.items() if result.status in _OVER or rank in gone}
         return bool(over) and self.ranks <= over | set(self.left_out)
 
@@ -163,7 +158,7 @@ class Underway:
             named.append(f"and {len(self.left_out) - len(named)} more workers left out")
         return [*self.notes, *named]
 
-    def _answers(self, kind: str) -> dict[int, OrderResult]:
+    def answers(self, kind: str) -> dict[int, OrderResult]:
         """Answers of the window's workers to this order, by global rank."""
         return {
             status.worker.global_rank: status.result
@@ -288,7 +283,8 @@ class Capturing:
         probes = {**current.first_probes, **current.probes()}
         training = opening.in_training(self._roll)
         if not probes or not training:
-            return self._give_up(current, current.why_not_probed())
+            reasons = {result.note for result in current.answers("probe").values() if result.note}
+            return self._give_up(current, "; ".join(sorted(reasons)) or "no worker answered in time")
         iteration_s = opening.slowest_s(training)
         shortest_s = min(status.current_s or 0.0 for status in training)
         before = current.first_probes

@@ -16,7 +16,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -82,8 +82,11 @@ class Sibling(msgspec.Struct, frozen=True, kw_only=True):
 
 def siblings(run: Path) -> tuple[Sibling, ...]:
     """Run directories beside `run`, the latest first, with the verdicts that can be read."""
-    found = filter(None, map(_seen, _beside(run)))
-    latest = sorted(found, key=lambda one: (one.running, one.changed), reverse=True)[:_MOST_SHOWN]
+    near: list[Path] = []
+    with contextlib.suppress(OSError), os.scandir(run.parent) as entries:
+        near = [Path(entry.path) for entry, _ in zip(entries, range(_MOST_SEEN), strict=False) if entry.is_dir()]
+    found = [_seen(path) for path in near if path != run and path.name.isprintable() and belongs_to_us(path)]
+    latest = sorted(filter(None, found), key=lambda one: (one.running, one.changed), reverse=True)[:_MOST_SHOWN]
     return tuple(one if one.running else _judged(run.parent / one.name, one) for one in latest)
 
 
@@ -99,15 +102,6 @@ def _link(path: Path) -> str | None:
         return None
     lives = address.host in ("", host_name(os.environ)) and Path(f"/proc/{address.pid}").exists()
     return page_link(address) if lives else None
-
-
-def _beside(run: Path) -> Iterable[Path]:
-    try:
-        with os.scandir(run.parent) as entries:
-            near = [Path(entry.path) for entry, _ in zip(entries, range(_MOST_SEEN), strict=False) if entry.is_dir()]
-    except OSError:
-        return []
-    return [path for path in near if path != run and path.name.isprintable() and belongs_to_us(path)]
 
 
 def _seen(path: Path) -> Sibling | None:

@@ -180,7 +180,8 @@ class Opening:
         if purpose == "early" and verdict.verdict != "slow":  # a slowdown may still ask for its own
             return
         whole, self._whole = self._whole, None
-        if whole is not None and not _is_sure(verdict):
+        is_sure = verdict.verdict == "slow" and verdict.cause is not None and verdict.cause.confidence >= _SURE
+        if whole is not None and not is_sure:
             self._due = replace(whole, least=length)
             return
         self.absolved += verdict.verdict == "healthy"
@@ -218,11 +219,6 @@ class Opening:
                 baseline_s=window.baseline_iteration_s,
                 since=window.since,
             )
-
-
-def _is_sure(verdict: Verdict) -> bool:
-    """More of the window would change nothing: a cause is told with confidence."""
-    return verdict.verdict == "slow" and verdict.cause is not None and verdict.cause.confidence >= _SURE
 
 
 # --- length and first iteration of a window ---
@@ -308,12 +304,7 @@ def events_of(first: OrderResult, last: OrderResult, iteration_s: float) -> int:
 
 
 def is_long(probes: Iterable[OrderResult], iteration_s: float) -> bool:
-    """Return whether a probe met an iteration that is far longer than usual, so that its events stand for no other.
-
-    Args:
-        probes: What the workers answered.
-        iteration_s: The usual iteration, of the quickest worker, seconds.
-    """
+    """Return whether a probe met an iteration far longer than the quickest worker's usual one, seconds."""
     return any(probe.duration_s > _UNLIKE * iteration_s > 0 for probe in probes)
 
 

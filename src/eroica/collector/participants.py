@@ -128,6 +128,7 @@ class Roll:
         last_heard: Time of the last report of any agent; 0 if none ever reported.
         joined_at: Time at which a worker reported that had not before.
         world_size: Largest that any worker told; 0 before the first.
+        ever: Workers that ever reported.
     """
 
     def __init__(self, note: Callable[[str], object]) -> None:
@@ -138,7 +139,7 @@ class Roll:
         self._hosts: dict[str, _Host] = {}
         self._waiting: set[str] = set()
         self._size = 0
-        self._ever: set[WorkerKey] = set()
+        self.ever: set[WorkerKey] = set()
         self._disputes: dict[WorkerKey, float] = {}
         self._owners: dict[int, str] = {}
 
@@ -175,10 +176,10 @@ class Roll:
         for status in mine.values():
             if not status.ended:
                 self._owners[status.worker.global_rank] = report.host
-            if (report.host, status.worker.pid) not in self._ever:
+            if (report.host, status.worker.pid) not in self.ever:
                 self.joined_at = now
-            if len(self._ever) < 2 * MAX_WORKERS:
-                self._ever.add((report.host, status.worker.pid))
+            if len(self.ever) < 2 * MAX_WORKERS:
+                self.ever.add((report.host, status.worker.pid))
             self.world_size = max(self.world_size, status.worker.world_size)
 
     def _may_claim(self, now: float, host: str, status: WorkerStatus) -> bool:
@@ -211,11 +212,6 @@ class Roll:
     def living(self) -> list[WorkerStatus]:
         """Workers whose process is there."""
         return [status for status in self if not status.ended]
-
-    @property
-    def ever(self) -> int:
-        """Workers that ever reported."""
-        return len(self._ever)
 
     @property
     def slowed(self) -> float:

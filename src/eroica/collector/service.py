@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from eroica.archive.forget import UNDERWAY_FILE
 from eroica.archive.store import Store, write_json
 from eroica.collector.access import Refused, TokenGate, body_of
 from eroica.collector.arrivals import Arrivals, head_in
@@ -165,11 +166,6 @@ class Collector:
         self._former = history.final
 
     @property
-    def is_home(self) -> bool:
-        """There are workers, and as far as their agents know, the job's verdict is made here."""
-        return bool(self.windows.roll) and not self.windows.roll.waiting(self.clock())
-
-    @property
     def standing(self) -> frozenset[int]:
         """Windows whose verdict on a standstill still holds; none once the job is over."""
         return frozenset() if self.windows.ended else self.blockages.standing
@@ -184,7 +180,9 @@ class Collector:
         began = self.clock()
         while not self.finished.is_set():
             self._tick_if_due()
-            self._save_status_if_due()
+            if time.monotonic() >= self._next_status:
+                self.save_status()
+                self._next_status = time.monotonic() + STATUS_PAUSE_S * max(len(self.windows.roll) - SMALL_JOB, 0)
             self._save_history(HISTORY_S)
             heard = max(began, self.windows.roll.last_heard)
             if self.windows.ended and not self._busy:
@@ -461,11 +459,6 @@ class Collector:
         if not (self._is_beside or (self.finished.is_set() and self.final is None)):
             self._keep(write_json, self._store.run / "status.json", self.status())
 
-    def _save_status_if_due(self) -> None:
-        if time.monotonic() >= self._next_status:
-            self.save_status()
-            self._next_status = time.monotonic() + STATUS_PAUSE_S * max(len(self.windows.roll) - SMALL_JOB, 0)
-
     def _keep_window(self) -> None:
         """Save the window's request at once, for a collector that may come after this one."""
         current = self.windows.capturing.current
@@ -473,7 +466,8 @@ class Collector:
             self._kept = current.window
             self._keep(self._store.save_window, current.window)
             if current.serial:
-                self._keep(self._store.save_underway, current.record(self.clock(), time.time()))
+                path = self._store.window_directory(current.window.window_id) / UNDERWAY_FILE
+                self._keep(write_json, path, current.record(self.clock(), time.time()))
 
     def _keep(self, write: Callable[..., None], *what: Any) -> None:
         """A full disk costs the files, not the job's diagnosis."""

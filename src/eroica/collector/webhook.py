@@ -29,7 +29,7 @@ import msgspec
 
 from eroica import __version__
 from eroica.model.shares import percent
-from eroica.model.verdict import Finding, Verdict
+from eroica.model.verdict import Verdict
 from eroica.model.words import clean, line, sentence, worker_list
 from eroica.settings import Settings
 
@@ -152,18 +152,15 @@ def _lines(job: str, window_id: int, verdict: Verdict) -> list[str]:
     lines = [f"Job {clean(job)} {now if window_id else ended}.", sentence(verdict.summary)]
     cause = verdict.cause
     if cause is not None:
-        lines.append(_facts(cause, window_id))
+        gain = "gain not known" if cause.gain is None else f"gain {percent(cause.gain)} of the iteration"
+        who = worker_list(cause.workers[:_NAMED_WORKERS]) if cause.workers else f"{cause.scope} workers"
+        more = len(cause.workers) - _NAMED_WORKERS
+        who += f" and {more} more" if more > 0 else ""
+        how_sure = f"confidence {percent(cause.confidence)}{f', window {window_id}' if window_id else ''}"
+        lines.append(f"Cause {clean(cause.cause, 60)}, {who}; {gain}, {how_sure}.")
         if cause.next_step:
             lines.append(f"Next step: {sentence(cause.next_step)}")
     return lines
-
-
-def _facts(cause: Finding, window_id: int) -> str:
-    gain = "gain not known" if cause.gain is None else f"gain {percent(cause.gain)} of the iteration"
-    who = worker_list(cause.workers[:_NAMED_WORKERS]) if cause.workers else f"{cause.scope} workers"
-    who += f" and {len(cause.workers) - _NAMED_WORKERS} more" if len(cause.workers) > _NAMED_WORKERS else ""
-    where = f", window {window_id}" if window_id else ""
-    return f"Cause {clean(cause.cause, 60)}, {who}; {gain}, confidence {percent(cause.confidence)}{where}."
 
 
 class Webhook:

@@ -97,17 +97,22 @@ class Windows:
 
     def take_pattern(self, pattern: WorkerPattern) -> bool:
         """Take in the head of a worker's summary, without moving on; False for a late one, or of another window."""
-        current, rank = self.capturing.current, pattern.worker.global_rank
-        if current is None or pattern.window_id != current.window.window_id or rank not in current.ranks:
-            return False
-        current.patterns[rank] = pattern
-        return True
+        current = self._awaiting(pattern.window_id, pattern.worker.global_rank)
+        if current is not None:
+            current.patterns[pattern.worker.global_rank] = pattern
+        return current is not None
 
     def summary_failed(self, window_id: int, global_rank: int, note: str) -> None:
         """A worker's window could not be summarized."""
-        current = self.capturing.current
-        if current is not None and window_id == current.window.window_id and global_rank in current.ranks:
+        if current := self._awaiting(window_id, global_rank):
             current.left_out[global_rank] = note
+
+    def _awaiting(self, window_id: int, global_rank: int) -> Underway | None:
+        """The open window, if it is this one and the worker takes part."""
+        current = self.capturing.current
+        if current is None or window_id != current.window.window_id or global_rank not in current.ranks:
+            return None
+        return current
 
     def asked(self, now: float, request: ProfileRequest) -> ProfileAnswer:
         """Somebody wants a window now; it opens at the next report."""
@@ -157,7 +162,7 @@ class Windows:
             return
         self.ledger.show(current.window, "done", verdict)
         if current.window.purpose == "early" and verdict.verdict == "slow":
-            self.baseline.discredit()
+            self.baseline.was_slow = True
         length = current.window.last_iteration - current.window.first_iteration
         self.opening.judged(now, current.wanted.purpose, verdict, length)
 
@@ -276,7 +281,11 @@ class Windows:
         notes = current.omissions()
         is_baseline = current.window.purpose == "baseline"
         if is_baseline:
-            self._keep_baseline(current)
+            self.baseline.taken(current.patterns.values(), current.window.current_iteration_s)
+            if self.baseline.disturbed:
+                self.ledger.note(f"window {current.window.window_id}: {self.baseline.disturbed}")
+            self.ledger.show(current.window, "done", None, f"{len(self.baseline.patterns)} workers")
+            self.capturing.close()  # other windows need not wait until it is judged
             if not current.patterns:
                 self.ledger.unseen = "; ".join(notes)
                 return []
@@ -302,14 +311,6 @@ class Windows:
                 doubted=() if stands_alone or baseline else self.baseline.patterns,
             )
         ]
-
-    def _keep_baseline(self, current: Underway) -> None:
-        """Other windows need not wait until it is judged."""
-        self.baseline.taken(current.patterns.values(), current.window.current_iteration_s)
-        if self.baseline.disturbed:
-            self.ledger.note(f"window {current.window.window_id}: {self.baseline.disturbed}")
-        self.ledger.show(current.window, "done", None, f"{len(self.baseline.patterns)} workers")
-        self.capturing.close()
 
     def _trusted_baseline(self, current: Underway, notes: list[str]) -> tuple[WorkerPattern, ...]:
         """Patterns to compare with; none, and a note, if the job was not healthy when they were taken."""

@@ -358,12 +358,10 @@ class BeatReader(_Mapping):
         if written_ns == self._written_ns:
             return False
         handle = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with os.fdopen(handle, "rb", buffering=0) as file:
             if os.fstat(handle).st_uid != os.getuid():
                 return False
-            identity = identity_on(os.pread(handle, PAGE_BYTES, 0), self.path)
-        finally:
-            os.close(handle)
+            identity = identity_on(file.read(PAGE_BYTES), self.path)
         self._written_ns, before = written_ns, self.identity
         identity.pop(_MEMORY, None)
         self.identity = identity

@@ -29,15 +29,10 @@ _NAMES = """
     PYTHONPROFILEIMPORTTIME PYTHONTRACEMALLOC PYTHONFAULTHANDLER PYTHONUNBUFFERED PYTHONOPTIMIZE PYTHONASYNCIODEBUG
     PYTHONDONTWRITEBYTECODE
 """
-ALLOWED = frozenset(_NAMES.split())
+_ALLOWED = frozenset(_NAMES.split())
 _HIDDEN = "(hidden)"
 _LONGEST_VALUE = 80
 _MOST_VARIABLES = 40
-
-
-def is_allowed(name: str) -> bool:
-    """Return True if the value of an environment variable may be looked at."""
-    return name in ALLOWED
 
 
 def told_variables(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -47,7 +42,7 @@ def told_variables(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name, value in variables:
-        if is_allowed(name) and len(found) < _MOST_VARIABLES:
+        if name in _ALLOWED and len(found) < _MOST_VARIABLES:
             found[f"env:{name}"] = _without_places(value)[:_LONGEST_VALUE]
     return found
 

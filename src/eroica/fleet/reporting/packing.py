@@ -44,7 +44,7 @@ from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.wire.codec import UNDECODABLE, decode_record
 from eroica.wire.messages import JobStatus
-from eroica.wire.places import private_file, read_private
+from eroica.wire.places import private_directory, private_file, read_private, write_whole
 
 log = logging.getLogger("eroica.fleet")
 
@@ -59,6 +59,8 @@ _MOST_WAITING_BYTES = 1_000_000_000
 _OVER = ("done", "given up", "failed", "lost")
 #: Stretches of iteration times, of about a second each, in which a job may still be warming up.
 _FIRST_STRETCHES = 5
+#: Stretches that are told in one beat.
+_MOST_POINTS = 5000
 
 
 class Seen(NamedTuple):
@@ -74,12 +76,12 @@ class Seen(NamedTuple):
         written_at: When the newest of them was written, seconds since 1970; 0 without any.
     """
 
-    status: JobStatus | None
-    history: IterationHistory | None
-    over: bool
-    next_began: float
-    signature: str
-    written_at: float
+    status: JobStatus | None = None
+    history: IterationHistory | None = None
+    over: bool = False
+    next_began: float = 0.0
+    signature: str = ""
+    written_at: float = 0.0
 
 
 def watch(spool: Spool, facts: RunFacts) -> Seen:
@@ -100,7 +102,7 @@ def look(run: Path, state: SendState) -> Seen:
     verdict, status, history = (run / name for name in ("verdict.json", "status.json", "history.json"))
     times = read_history(run)
     if times is not None and state.began not in (0.0, times.began):
-        return Seen(None, None, over=False, next_began=times.began, signature="", written_at=0.0)
+        return Seen(next_began=times.began)
     over = signature_of([verdict], state.since) != ""
     ours = [*([verdict] if over else []), status, history]
     written = []
@@ -111,7 +113,6 @@ def look(run: Path, state: SendState) -> Seen:
         status=read_record(status, JobStatus),
         history=times,
         over=over,
-        next_began=0.0,
         signature=signature_of(ours),
         written_at=max(written, default=0.0),
     )
@@ -126,6 +127,11 @@ def beat_of(facts: RunFacts, seen: Seen, state: SendState) -> Beat:
         state: What the service has of it.
     """
     status = seen.status or JobStatus(job=facts.job, phase="starting", message="")
+    points, means = Points(), list[float]()
+    if (times := seen.history) is not None:
+        new = next((at for at, end_s in enumerate(times.at_s) if end_s > state.until_s), len(times.at_s))
+        points = Points(**{name: getattr(times, name)[new : new + _MOST_POINTS] for name in Points.__struct_fields__})
+        means = sorted(times.mean_ms[_FIRST_STRETCHES:])
     return Beat(
         facts=facts,
         at=time.time(),
@@ -133,10 +139,10 @@ def beat_of(facts: RunFacts, seen: Seen, state: SendState) -> Beat:
         message=status.message,
         iteration=status.iteration,
         mean_ms=status.mean_ms,
-        best_ms=best_of(seen.history),
+        best_ms=means[len(means) // 5] if means else None,  # what a fifth of the stretches stayed below
         workers=len(status.workers),
         hosts=status.hosts if status.hosts and digest_of(status.hosts) != state.hosts else None,
-        points=points_after(seen.history, state.until_s),
+        points=points,
         orders=state.heard,
     )
 
@@ -149,26 +155,13 @@ def keep_last(spool: Spool, facts: RunFacts, seen: Seen) -> None:
     """
     state = spool.state(facts.run)
     if seen.signature and (seen.signature != state.told or not spool.is_empty()):
-        spool.keep_beat(KeptBeat(beat=aged(beat_of(facts, seen, state), seen), told=seen.signature))
+        kept = KeptBeat(beat=aged(beat_of(facts, seen, state), seen), told=seen.signature)
+        write_whole(private_directory(spool.root / "beats") / facts.run, msgspec.msgpack.encode(kept))
 
 
 def aged(beat: Beat, seen: Seen) -> Beat:
     """A beat of a run that nobody watches any more: it is as old as what it was made from."""
     return msgspec.structs.replace(beat, age_s=max(0.0, time.time() - seen.written_at) if seen.written_at else 0.0)
-
-
-def points_after(history: IterationHistory | None, until_s: float, most: int = 5000) -> Points:
-    """Stretches that ended after a moment, the first `most` of them."""
-    if history is None:
-        return Points()
-    first = next((at for at, end_s in enumerate(history.at_s) if end_s > until_s), len(history.at_s))
-    return Points(**{name: getattr(history, name)[first : first + most] for name in Points.__struct_fields__})
-
-
-def best_of(history: IterationHistory | None) -> float | None:
-    """Milliseconds that a fifth of a run's stretches stayed below, without its first ones; None for a short run."""
-    means = sorted(history.mean_ms[_FIRST_STRETCHES:]) if history is not None else []
-    return means[len(means) // 5] if means else None
 
 
 def read_history(run: Path) -> IterationHistory | None:
@@ -294,7 +287,10 @@ class Packer:
                 if not complete and len(some) < BLOCK and time.time() - newest < _QUIET_S:
                     waits = True
                     continue
-                if self._spool.waiting_bytes() > self._most_bytes or time.monotonic() > until:
+                if (
+                    sum(path.stat().st_size for path in self._spool.waiting_files()) > self._most_bytes
+                    or time.monotonic() > until
+                ):
                     return
                 patterns = list(self._read(directory, some))
                 window = read_record(directory / "window.json", Window)
