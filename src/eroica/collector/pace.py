@@ -197,7 +197,7 @@ class Stretch(NamedTuple):
 
 @dataclass
 class _Course:
-    """What a worker has completed and no stretch holds yet: iterations and seconds of each, report by report."""
+    """Iterations and seconds of a worker that no stretch holds yet, report by report."""
 
     rank: int
     pieces: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_MOST_PIECES))

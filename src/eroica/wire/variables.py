@@ -29,7 +29,7 @@ _NAMES = """
     PYTHONPROFILEIMPORTTIME PYTHONTRACEMALLOC PYTHONFAULTHANDLER PYTHONUNBUFFERED PYTHONOPTIMIZE PYTHONASYNCIODEBUG
     PYTHONDONTWRITEBYTECODE
 """
-_ALLOWED = frozenset(_NAMES.split())
+ALLOWED = frozenset(_NAMES.split())
 _HIDDEN = "(hidden)"
 _LONGEST_VALUE = 80
 _MOST_VARIABLES = 40
@@ -42,7 +42,7 @@ def told_variables(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name, value in variables:
-        if name in _ALLOWED and len(found) < _MOST_VARIABLES:
+        if name in ALLOWED and len(found) < _MOST_VARIABLES:
             found[f"env:{name}"] = _without_places(value)[:_LONGEST_VALUE]
     return found
 

@@ -187,7 +187,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def open(self) -> tuple[FlightEntry, ...]:
-        """What its Flight Recorder holds open, oldest first; empty if it could not be read."""
+        """Open entries of its Flight Recorder, oldest first; empty if it could not be read."""
         return self.now.flight.open if self.now.flight is not None else ()
 
     @property
