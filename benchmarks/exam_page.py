@@ -363,7 +363,7 @@ def mixed(lines: Sequence[Line]) -> Iterator[str]:
         return
     yield (
         "Real jobs of four workers at default settings (`python benchmarks/mixed_faults.py --out "
-        "benchmarks/results/mixed.jsonl --seeds 0,1,2`; of seed 2 the four with a process that is held). *Right*: both "
+        "benchmarks/results/mixed.jsonl --seeds 0,1`). *Right*: both "
         "are told as causes, each with its workers and a gain within a factor of two of what the job loses without the "
         "other, and no third cause is named. `link-and-collections` has six workers on three hosts; in its first run "
         "windows were shortened and the link was three times as slow. `stage-and-compute` has had one pipeline of two "
