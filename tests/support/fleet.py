@@ -92,6 +92,7 @@ class FleetPlan:
         unevenness: Standard deviation of the workers' lasting speeds (0.04: they differ by 5-10 %).
         jitter: Standard deviation of each iteration's speed on each worker.
         pauses: Share of iterations in which a worker is pushed aside by something else for some milliseconds.
+        cores: Cores of each host.
         per_host: Workers of each host. With several hosts, patterns tell the traffic between them.
         named: Names of frames and operators, changed as given ("dataset.py" -> "reader.py").
     """
@@ -107,6 +108,7 @@ class FleetPlan:
     unevenness: float = 0.04
     jitter: float = 0.08
     pauses: float = 0.1
+    cores: int = 16
     per_host: int = 8
     named: tuple[tuple[str, str], ...] = ()
 
@@ -215,7 +217,7 @@ def draft_fleet(plan: FleetPlan) -> Draft:
     draft.transfer_us = 3000 * plan.scale * np.exp(noise.normal(0, 0.1, size[1]))
     draft.facts = [
         {
-            "cpu_count": 16.0,
+            "cpu_count": float(plan.cores),
             "run_queue_wait": float(noise.uniform(0.2, 0.3)),
             "stopped": 0.0,
             "throttled": 0.0,
