@@ -321,9 +321,7 @@ def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
     past = view.suspects.baseline
     if past is None or not view.is_slow or view.workers < 2 or view.context.missing:
         return  # they may wait for workers that did not report: `conclusion` tells
-    # what even the last to arrive spends there
-    now_I = np.maximum(view.fleet.wait_us - view.suspects.arrivals.waited_us, 0.0).min(axis=0)
-    then_us = float(past.wait_us.min(axis=0).mean())
+    now_I, then_us = view.fleet.wait_us.min(axis=0), float(past.wait_us.min(axis=0).mean())
     excess_us = float(now_I.mean()) - then_us
     strength = excess_us / max(float(mean_error(now_I[None])[0]), 1e-9)
     if not rows or excess_us < max(LEAST_DIFFERENCE * view.iteration_us, HALF * then_us) or strength < SURE:
@@ -452,8 +450,9 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def read_turns(fleet: Fleet) -> Turns:
-    """Read which worker is late when."""
-    busy_WI = fleet.busy_us
+    """Read which worker is late when. Collections, saving and logging are set aside: they have cells of their own."""
+    aside = [row for row, key in enumerate(fleet.keys) if key.kind == "gc" or activity_of(key.stack) in ("save", "log")]
+    busy_WI = np.maximum(fleet.busy_us - fleet.series(aside), 0.0)
     above_WI = busy_WI - np.median(busy_WI, axis=1, keepdims=True)
     ranked_WI = np.sort(above_WI, axis=0)[::-1]
     # of many workers some are late together by chance: the last is compared with the one after the first sixteenth
