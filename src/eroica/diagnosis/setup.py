@@ -155,7 +155,7 @@ def _with_peers(view: View, accused: Sequence[int]) -> list[tuple[Setup, Setup]]
         setup = view.fleet.patterns[at].setup
         others.setdefault(roles[at], {})[tuple(sorted(setup.items()))] = setup
     peers = [(view.fleet.patterns[at].setup, others.get(roles[at], {})) for at in accused]
-    pairs = [(own, one) for own, some in peers for one in some.values()]
+    pairs: list[tuple[Setup, Setup]] = [(own, one) for own, some in peers for one in some.values()]
     return pairs if all(some for _, some in peers) and all(own and one for own, one in pairs) else []
 
 
