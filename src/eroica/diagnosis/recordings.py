@@ -257,6 +257,13 @@ def _block(view: View, chain: Chain, rows: list[int], at: Places) -> Block | Non
     if named:
         mean_us = float(view.fleet.critical_us[named][:, workers].sum(axis=0).mean())
         usual_us = float(np.nan_to_num(view.suspects.peers_us[named][:, workers]).sum(axis=0).mean())
+    saved_us = held_up(chain, rows, at) / view.iterations
+    if view.iterations == 1 and cell == "late":
+        kernels = [row for row, key in enumerate(view.fleet.keys) if key.kind == "compute"]
+        over_W = np.nan_to_num(view.fleet.critical_us - view.suspects.peers_us)[kernels].sum(axis=0)
+        longer_us = float(over_W[workers].mean())
+        if longer_us >= HALF * each_us:  # the device worked longer before each of them: all waits go with it
+            saved_us = max(saved_us, min(longer_us, float(waited_RK.sum(axis=1).min())))
     # what is no chance over iterations is sure; of a single one its executions tell
     strength = max(float(np.sqrt(at.size)), SURE if view.iterations > 1 else 0.0)
     return Block(
@@ -272,8 +279,7 @@ def _block(view: View, chain: Chain, rows: list[int], at: Places) -> Block | Non
         strength=min(strength, _HIGHEST_STRENGTH),
         agreement=1.0,
         culprit=_told(view, chain, rows, at, each_us, focus),
-        gain=held_up(chain, rows, at)
-        / max(float(view.fleet.iteration_us[list(chain.members)].mean(axis=0).sum()), 1e-9),
+        gain=saved_us / max(float(view.fleet.iteration_us[list(chain.members)].mean()), 1e-9),
     )
 
 
