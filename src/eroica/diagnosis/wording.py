@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -239,14 +238,8 @@ def _gain(cause: Cause) -> str:
     return f"Removing it would make iterations about {share} % shorter."
 
 
-def describe_evidence(view: View, cause: Cause, waits: Sequence[str]) -> tuple[str, ...]:
-    """Return the evidence for a cause, one fact a sentence.
-
-    Args:
-        view: The window.
-        cause: The cause.
-        waits: Sentences on collectives in which the others wait for it.
-    """
+def describe_evidence(view: View, cause: Cause) -> tuple[str, ...]:
+    """Return the evidence for a cause, one fact a sentence."""
     block = cause.block
     sentences = [_amount(view, block), *_of_function(block), *_of_operators(view, block)]
     sentences += block.culprit.evidence if block.culprit is not None else ()
@@ -254,7 +247,6 @@ def describe_evidence(view: View, cause: Cause, waits: Sequence[str]) -> tuple[s
         sentences += tell_settings(view, block, cause.cause)
     if block.scope == "some":
         sentences += _waiting(view, block)
-    sentences += waits
     without = milliseconds((view.times.current_ms or 0.0) * (1 - cause.gain))
     how = "By what it took before" if cause.is_growth else "Recomputed without it"
     sentences.append(f"{how}, an iteration takes {without} instead of {view.now_text}.")
@@ -281,8 +273,6 @@ def _of_function(block: Block) -> list[str]:
     leaf = block.focus.stack[-1] if block.focus.stack else ""
     if leaf and block.cell in ("input", "python") and not leaf.startswith(f"{block.focus.name} ("):
         told.append(f"Its heaviest stack ends in {leaf}.")
-    if facts.elsewhere:
-        told.append(f"It runs in {facts.elsewhere}.")
     if facts.activity in _MEANINGS:
         told.append(_MEANINGS[facts.activity])
     if facts.waits_for_read and facts.activity in ("network", "service", "file"):
