@@ -15,7 +15,6 @@ from eroica.diagnosis.setup import tell_settings
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import (
     format_ms,
-    is_extra_duty,
     name_accused,
     name_affected,
     name_workers,
@@ -71,8 +70,7 @@ def _what(view: View, cause: Cause) -> str:
         return _collectives(view, block, iteration)
     if block.scope == "rotating":
         return _in_turn(view, cause, iteration)
-    duty = ", rank 0's extra duty, which no other worker runs" if is_extra_duty(view, block) else ""
-    return _does(view, cause, iteration) + duty + _rest(view, block)
+    return _does(view, cause, iteration) + _rest(view, block)
 
 
 def _planned(view: View, block: Block, iteration: str) -> str:

@@ -32,7 +32,6 @@ from eroica.diagnosis.blocked.origins import (
     find_leavers,
     find_mismatches,
     find_stuck_transport,
-    find_unreadable_waits,
     find_unrecorded,
     find_unseen,
     named_by,
@@ -207,5 +206,4 @@ def _by_stacks(scene: Scene, waiting: Waiting, found: list[Origin]) -> list[Orig
         code = certain
     if code or leaving:
         return find_blocked_code(scene, [*code, *leaving], confidence=0.6 if talking else 0.75)
-    unrecorded = find_unrecorded(scene, waiting, talking, is_last=not found)
-    return unrecorded if unrecorded or found else find_unreadable_waits(scene, talking)
+    return find_unrecorded(scene, waiting, talking, is_last=not found)

@@ -66,6 +66,8 @@ def _lacking(scene: Scene) -> str:
         return "no agent has handed in a look at its workers"
     if scene.missing:
         return f"nothing is known of {name_workers(scene.missing)}"
+    if any(member.seat == "communication" for member in scene.members.values()):
+        return "all wait in communication, and sends and receives leave no trace of their peer"
     return "no stack of any worker could be read"
 
 
