@@ -144,7 +144,7 @@ def _from_dumps(scene: Scene, waiting: Waiting) -> list[Origin]:
     """Find origins where neither processes nor stacks are known, only collectives entered and completed."""
     found = find_mismatches(scene, waiting)
     found += _without(find_stalled(scene, waiting), found)
-    ends = {node for node in waiting.ends() if node >= 0} - named_by(found) - waiting.stalls.keys()
+    ends = {node for node in waiting.ends() if node >= 0} - named_by(found)
     found += find_absent(scene, waiting, sorted(ends & scene.members.keys()))
     unheard = (ends - scene.members.keys()) & waiting.reached(remaining(waiting, found))
     found += find_without_dump(scene, waiting, sorted(unheard))

@@ -112,8 +112,8 @@ def find_circle(scene: Scene, waiting: Waiting) -> list[Origin]:
     circle = waiting.circle()
     places: dict[str, list[int]] = defaultdict(list)
     for rank in sorted(node for node in circle if node >= 0):
-        meetings = [waiting.meetings[-1 - node].label for node in waiting.onward[rank] if node < 0 and node in circle]
-        places[" and ".join(meetings) or "a send or receive"].append(rank)
+        meetings = [waiting.meetings[-1 - node].label for node in waiting.onward[rank] if node in circle]
+        places[" and ".join(meetings)].append(rank)
     absent = [
         f"{one.label}: {name_workers(one.absent)} {verb(one.absent, 'has', 'have')} not entered."
         for one in waiting.meetings_at(circle)[:MOST_SENTENCES]
