@@ -52,16 +52,3 @@ class SlowStage:
         for key in draft.time_us:
             if key.kind == "compute":
                 draft.time_us[key][members] *= self.factor
-
-
-@dataclass(frozen=True)
-class ExtraDuty:
-    """Rank 0 spends `ms` on something that nobody else does."""
-
-    ms: float
-    frame: str = "log_metrics (project/train.py:90)"
-
-    def apply(self, draft: Draft) -> None:
-        time_WI = np.zeros(draft.shape)
-        time_WI[0] = self.ms * 1e3 * np.exp(draft.noise.normal(0, 0.1, draft.shape[1]))
-        draft.add(draft.loop_frame(self.frame, phase="other"), time_WI, 1.0, 0.9)

@@ -66,7 +66,7 @@ _FEWEST_SAMPLES = 3
 #: One worker leads by this share of its usual time; with a device, by less.
 _LEAD, _LEAD_ON_DEVICE = 0.25, 0.08
 #: Share of the iteration from which collections count. Healthy jobs collect, too.
-_COLLECTIONS_GAIN = 0.07
+COLLECTIONS_GAIN = 0.07
 #: A collection longer than this, microseconds, is a pause; if most workers pause in the same iterations, together.
 _PAUSE_US, _TOGETHER = 500.0, 0.7
 #: Share of the time from which a process that is stopped or throttled is a block by itself.
@@ -269,7 +269,7 @@ def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
     share_W = time_WI.sum(axis=1) / max(float(time_WI.sum()), 1e-9)
     strength = float(lost_I.mean() / max(float(mean_error(lost_I[None])[0]), 1e-9))
     is_of_one = share_W.max() >= LARGE_PART and view.workers > 1
-    if lost_I.mean() < _COLLECTIONS_GAIN * view.iteration_us or is_of_one or strength < 2.0:
+    if lost_I.mean() < COLLECTIONS_GAIN * view.iteration_us or is_of_one or strength < 2.0:
         return
     paused_WI = time_WI > _PAUSE_US
     is_of_all = paused_WI.any() and paused_WI[:, paused_WI.any(axis=0)].mean() >= _TOGETHER
