@@ -59,26 +59,6 @@ def test_a_slow_loader_is_named_by_the_users_own_frame(seed: int, ms: float, loa
 
 
 @seeds
-def test_more_python_on_all_workers_is_found_from_the_slowdown_alone(seed: int) -> None:
-    verdict = verdict_on(SlowPython(40), seed=seed, baseline=False)
-    check(verdict, "python-on-critical-path", EVERYBODY, "_score_tokens")
-    with_baseline = verdict_on(SlowPython(40), seed=seed)
-    assert verdict.cause is not None
-    assert with_baseline.cause is not None
-    assert verdict.cause.confidence < with_baseline.cause.confidence
-
-
-@seeds
-def test_a_function_explains_a_job_that_got_far_slower_yet_since_the_trigger_saw_it(seed: int) -> None:
-    """The mean that the trigger saw reached back to before."""
-    patterns = synthesize(FleetPlan(seed=seed), (SlowPython(300),), 2)
-    window = synthesize_window(patterns, "slow", synthesize(FleetPlan(seed=seed + 10_000), (), 1))
-    assert window.baseline_iteration_s
-    window = msgspec.structs.replace(window, current_iteration_s=1.3 * window.baseline_iteration_s)
-    check(analyze("job", window, patterns), "python-on-critical-path", EVERYBODY, "_score_tokens")
-
-
-@seeds
 def test_two_causes_that_hide_each_other_are_both_found(seed: int) -> None:
     verdict = verdict_on(SlowLoader((2,), 40), BackwardHook((1,), 40), seed=seed)
     causes = {(one.cause, one.workers) for one in verdict.findings if one.role == "cause"}

@@ -149,22 +149,22 @@ def test_processes_that_the_job_has_started_are_named_where_they_take_the_cores(
         assert "os.nice" in verdict.cause.next_step
 
 
-def worker(affinity: str | None, **facts: float) -> WorkerPattern:
+def worker(affinity: str, cores: str, **facts: float) -> WorkerPattern:
     (plain,) = synthesize(FleetPlan(workers=1))
-    return msgspec.structs.replace(plain, setup={} if affinity is None else {"affinity": affinity}, host_facts=facts)
+    setup = {"affinity": affinity, "affinity_cores": cores}
+    return msgspec.structs.replace(plain, setup=setup if affinity else {}, host_facts=facts)
 
 
 @pytest.mark.parametrize(
     ("affinities", "allowed", "busy"),
     [
-        (("0-63", "0-63"), 64, 0.1),
-        (("0-1", "0-1"), 2, 0.95),  # both in one cpuset
-        (("0-3", "4-7"), 8, 1.9 / 8),  # each has cores of its own
-        (("0-1", None), 64, 0.1),  # nobody knows of one of them
-        (("0-1", "all"), 64, 0.1),
-        (("0-99999999999999999999", "0"), 64, 0.1),  # damaged
+        ((("0-63", "64"), ("0-63", "64")), 64, 0.1),
+        ((("0-1", "2"), ("0-1", "2")), 2, 0.95),  # both in one cpuset
+        ((("0-3", "4"), ("4-7", "4")), 8, 1.9 / 8),  # each has cores of its own
+        ((("0-1", "2"), ("", "")), 64, 0.1),  # nobody knows of one of them
+        ((("0-1", "many"), ("0-1", "many")), 64, 0.1),  # damaged
     ],
 )
-def test_what_the_workers_may_use_together(affinities: Sequence[str | None], allowed: float, busy: float) -> None:
-    found = cores_of_host(worker(one, cpu_count=64.0, host_busy=0.1, cores_job=1.9) for one in affinities)
+def test_what_the_workers_may_use_together(affinities: Sequence[tuple[str, str]], allowed: float, busy: float) -> None:
+    found = cores_of_host(worker(*one, cpu_count=64.0, host_busy=0.1, cores_job=1.9) for one in affinities)
     assert found == (allowed, pytest.approx(busy))

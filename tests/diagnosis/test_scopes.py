@@ -1,4 +1,4 @@
-"""Whom a verdict names: a host, a part of one, a stage, rank 0's duty, or nobody: the model was cut like that."""
+"""Whom a verdict names: a host, a part of one, a stage, or nobody: the model was cut like that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support import (
     synthesize_window,
 )
 from support.fleet import Draft, causes
-from support.troubles import Calls, SlowStage, WanderingPause
+from support.troubles import SlowStage, WanderingPause
 
 DEVICES = {"accelerator": True, "iterations": 20}
 seeds = pytest.mark.parametrize("seed", range(3))
@@ -68,16 +68,6 @@ def test_many_hosts_with_the_same_trouble_are_one_finding_that_counts_them() -> 
     assert cause(verdict).workers == slow
     assert verdict.summary.startswith("7 hosts (node-1, node-2, ...; 56 workers) compute")
     assert "what these hosts have in common" in cause(verdict).next_step
-
-
-# --- rank 0 ---
-
-
-@seeds
-def test_what_only_rank_0_does_is_its_extra_duty(seed: int) -> None:
-    verdict = judge(Calls(("log_metrics (project/train.py:90)",), (0,), 30, use=0.9), seed=seed, workers=4)
-    assert (cause(verdict).workers, cause(verdict).function.name) == ((0,), "log_metrics")
-    assert "rank 0's extra duty, which no other worker runs" in verdict.summary
 
 
 # --- pipelines ---

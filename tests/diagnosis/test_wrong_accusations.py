@@ -14,7 +14,7 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
-from support import FleetPlan, SlowCompute, SlowLink, Trouble, synthesize, synthesize_window
+from support import FleetPlan, SlowCompute, Trouble, synthesize, synthesize_window
 from support.fleet import Draft, accused
 from support.pipelines import Step, patterns_of_played, pipeline_programs, play
 from support.troubles import LOGGING, Calls
@@ -129,7 +129,6 @@ def test_the_bubble_of_a_pipeline_is_no_slow_transfer(purpose: str) -> None:
 
 EVERYBODY = (0, 1, 2, 3)
 METRICS = ("collect (project/metrics.py:30)", "summarize (project/metrics.py:60)")
-DEVICE = ("forward (project/model.py:30)", "synchronize (project/device.py:12)")
 
 
 def verdict_on(
@@ -166,30 +165,6 @@ def test_what_one_worker_has_always_done_more_has_not_made_the_job_slower(seed: 
     assert (0,) in [workers for _, workers in accused(verdict_on(duty, seed=seed, purpose="manual"))]
     verdict = verdict_on(duty, Everything(1.18), seed=seed, before=(duty,))
     assert (verdict.verdict, accused(verdict)) == ("undetermined", []), verdict.summary
-
-
-# --- what uses no core ---
-
-
-@seeds
-@pytest.mark.parametrize("workers", [(1,), EVERYBODY])
-def test_a_wait_for_a_device_that_lasts_a_third_longer_is_named(seed: int, workers: tuple[int, ...]) -> None:
-    healthy = Calls(DEVICE, EVERYBODY, 80, use=0.03)
-    verdict = verdict_on(healthy, Calls(DEVICE, workers, 28, use=0.03), seed=seed, before=(healthy,), iterations=100)
-    assert accused(verdict) == [("python-on-critical-path", workers)], verdict.summary
-    assert verdict.cause is not None and verdict.cause.function.name in ("forward", "synchronize")
-
-
-# --- without a healthy window ---
-
-
-@seeds
-def test_a_function_far_larger_than_the_slowdown_does_not_explain_it(seed: int) -> None:
-    device = Calls(DEVICE, EVERYBODY, 160, use=0.02)
-    healthy = synthesize(FleetPlan(seed=seed + 10_000), (device,), 1)
-    patterns = synthesize(FleetPlan(seed=seed), (device, SlowLink(60)), 2)
-    verdict = analyze("job", synthesize_window(patterns, "slow", healthy), patterns)
-    assert accused(verdict) == [], verdict.summary
 
 
 # --- loggers around the loop ---

@@ -48,7 +48,7 @@ DLRM = "dlrm_8ranks/*.json"
 def test_who_comes_last_to_most_collectives_is_named_first_and_why_is_not_pretended_to_be_known() -> None:
     verdict = diagnosed(DLRM)
     assert verdict.verdict == "slow"
-    assert verdict.summary.startswith("Worker 7 comes last to collectives 0 to 4")
+    assert verdict.summary.startswith("Worker 7 comes last to 5 of 8 matched collectives")
     assert "its step began late already, and what came before was not recorded" in verdict.summary
     first, second = causes(verdict)[:2]
     assert (first.cause, first.workers, second.workers) == ("unknown", (7,), (4, 5))
@@ -97,7 +97,7 @@ def test_a_device_that_waits_for_its_host_three_quarters_of_the_time() -> None:
     verdict = diagnosed("schemas/nccl_parser_config/*.json.gz")
     assert [cause.cause for cause in causes(verdict)] == ["host-bound"]
     assert causes(verdict)[0].confidence < 0.6
-    assert "The device waits for the host" in verdict.summary
+    assert "The device of worker 0 waits for the host" in verdict.summary
     assert verdict.coverage.missing == (1,)
 
 

@@ -15,7 +15,7 @@ from eroica.diagnosis.labels import PLANNED
 from eroica.diagnosis.recordings import FEW_STEPS, describe_turns
 from eroica.diagnosis.selection import LEAST_CHANGE, LEAST_DOUBTED, Cause, Weighed, explained_us, growth_of
 from eroica.diagnosis.setup import warn_of_settings
-from eroica.diagnosis.stages import describe_stage, find_long_stage
+from eroica.diagnosis.stages import find_long_stage
 from eroica.diagnosis.view import View
 from eroica.diagnosis.wording import summarize_cause
 from eroica.diagnosis.words import format_ms, name_workers
@@ -173,8 +173,8 @@ def _healthy(view: View) -> str:
         whose = f"the trace of {name_workers(view.fleet.ranks)}" if view.context.missing else "what was recorded"
         return f"No cause found: nothing stands out in {whose} ({view.now_text} per iteration).{describe_turns(view)}"
     stage = find_long_stage(view)
-    if stage is not None:
-        return f"No cause found: no worker is slower than its peers. {describe_stage(view, stage)}, which is structure."
+    if stage is not None and stage.culprit is not None:
+        return f"No cause found: no worker is slower than its peers. {stage.culprit.subject}, which is structure."
     text = "No cause found: no worker is slower than its peers, and no function stands out"
     text += f" ({view.now_text} per iteration)."
     if (view.times.current_ms or 0.0) >= 1.1 * (view.times.baseline_ms or np.inf):  # told, though it may be noise

@@ -16,7 +16,7 @@ from eroica.diagnosis.recordings import FEW_STEPS
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.view import View
 from eroica.diagnosis.wording import describe_evidence
-from eroica.diagnosis.words import FEW, format_ms, host_step, name_accused, name_workers
+from eroica.diagnosis.words import FEW, format_ms, host_step, name_workers
 from eroica.localize.families import likeness_of_groups
 from eroica.localize.rule import expected_beta
 from eroica.model.causes import CATALOG
@@ -59,8 +59,8 @@ def build_findings(view: View, causes: Sequence[Cause]) -> tuple[Finding, ...]:
     first = len(causes) + 1
     findings = []
     for at, cause in enumerate(causes):
-        mine = {first + n: wait for n, (owner, wait) in enumerate(symptoms.values()) if owner == at}
-        findings.append(_cause(view, at + 1, cause, list(mine.values()), tuple(mine)))
+        explains = tuple(first + n for n, (owner, _) in enumerate(symptoms.values()) if owner == at)
+        findings.append(_cause(view, at + 1, cause, explains))
     findings += [_symptom(view, first + n, causes[owner], wait) for n, (owner, wait) in enumerate(symptoms.values())]
     return tuple(findings)
 
@@ -107,9 +107,8 @@ def _ranks(view: View, workers: Sequence[int]) -> tuple[int, ...]:
     return tuple(view.fleet.ranks[worker] for worker in workers)
 
 
-def _cause(view: View, order: int, cause: Cause, waits: Sequence[Waiting], explains: tuple[int, ...]) -> Finding:
+def _cause(view: View, order: int, cause: Cause, explains: tuple[int, ...]) -> Finding:
     block = cause.block
-    told = [_tell_wait(view, block, wait) for wait in waits]
     at_host = host_step(view, block.workers) if block.scope == "some" and cause.cause in _OF_HOSTS else ""
     advice = block.culprit.next_step if block.culprit is not None else ""
     return Finding(
@@ -126,7 +125,7 @@ def _cause(view: View, order: int, cause: Cause, waits: Sequence[Waiting], expla
         gain=round(cause.gain, 4),
         confidence=round(cause.probability, 3),
         explains=explains,
-        evidence=describe_evidence(view, cause, told),
+        evidence=describe_evidence(view, cause),
         next_step=at_host + (advice or _next_step(view, cause.cause)),
     )
 
@@ -135,14 +134,6 @@ def _stack(block: Block) -> tuple[str, ...]:
     """Return the stack of the named function; of operators without one, that of their caller."""
     caller = block.facts.caller
     return block.focus.stack or (caller.focus.stack if caller is not None else ())
-
-
-def _tell_wait(view: View, block: Block, wait: Waiting) -> str:
-    who = name_workers(_ranks(view, wait.workers))
-    text = f"{wait.name} takes {format_ms(wait.mean_us)} per iteration on {who}"
-    if not block.workers:
-        return f"{text}."
-    return f"{text} and {format_ms(wait.accused_us)} on {name_accused(view, block.workers)[0]}."
 
 
 def _next_step(view: View, cause: str) -> str:

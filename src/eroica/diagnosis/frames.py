@@ -63,9 +63,6 @@ _STANDARD = frozenset(
 _FRAME = re.compile(r"^(?P<name>\S.*?) \((?P<file>.*?)(?::(?P<line>\d+))?\)$")
 
 
-OUTSIDE = "host outside any recorded operator"
-
-
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """A stack entry taken apart: "name (file:line)"."""
 

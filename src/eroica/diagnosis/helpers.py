@@ -13,8 +13,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -51,38 +49,16 @@ _WHO = {
 }
 
 
-class Cores(NamedTuple):
-    """Cores that a job's workers on a host may use together, and the share of them in use, 0-1; NaN if unknown."""
+def cores_of_host(patterns: Iterable[WorkerPattern]) -> tuple[float, float]:
+    """Count the cores of one host that its workers may use together, and the share of them in use; NaN if unknown.
 
-    allowed: float
-    busy: float
-
-
-def cores_of_host(patterns: Iterable[WorkerPattern]) -> Cores:
-    """Count the cores of one host that its workers may use: an affinity, a cpuset, or all.
-
-    Where the workers may not use all, their cores are as busy as the job keeps them, or as the host if that is more.
+    Where affinities leave some to others, they are as busy as the job keeps them, or as the host if that is more.
     """
     here = list(patterns)
-    facts, told = here[0].host_facts, [listed_cores(one.setup.get("affinity", "")) for one in here]
-    total, busy = facts.get("cpu_count", np.nan), facts.get("host_busy", np.nan)
-    bound = frozenset[int]().union(*told) if all(told) else frozenset()
-    if not bound or not len(bound) < total:
-        return Cores(total, busy)
-    used = min(facts.get("cores_job", np.nan) / len(bound), 1.0)
-    return Cores(float(len(bound)), float(np.fmax(used, busy)))
-
-
-@lru_cache(maxsize=4096)
-def listed_cores(listed: str) -> frozenset[int]:
-    """Read the cores of a list like "0-3,8"; none where it cannot be read."""
-    found: set[int] = set()
-    for part in filter(None, listed.split(",")):
-        first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or len(part) > 16:
-            return frozenset()
-        found.update(range(int(first), min(int(last or first), int(first) + 4096) + 1))
-    return frozenset(found)
+    told = {one.setup.get("affinity", ""): one.setup.get("affinity_cores", "") for one in here}
+    total, busy, used = (here[0].host_facts.get(name, np.nan) for name in ("cpu_count", "host_busy", "cores_job"))
+    allowed = sum(float(count) for count in told.values()) if all(map(str.isdecimal, told.values())) else total
+    return (allowed, float(np.fmax(min(used / allowed, 1.0), busy))) if 0 < allowed < total else (total, busy)
 
 
 def find_helpers(view: View) -> Iterator[Block]:
@@ -101,9 +77,9 @@ def find_helpers(view: View) -> Iterator[Block]:
         queued_us = float(np.nan_to_num(queued_W[here]).mean())
         is_taken = busy >= FULL and float(np.nansum(taken_W[here])) >= OF_LOSS * lost_us * cores
         if is_taken and queued_us + carried_us >= _LEAST_QUEUED * lost_us:
-            cores_H = [listed_cores(fleet.patterns[at].setup.get("affinity", "")) for at in here]
-            is_apart = all(cores_H) and sum(map(len, cores_H)) == len(frozenset().union(*cores_H))
-            least_us = HALF * float(np.nan_to_num(queued_W[here]).max()) if is_apart else -np.inf
+            # a process that fills the cores of one worker alone makes no crowd of the others
+            bound = {fleet.patterns[at].setup.get("affinity", "") for at in here}
+            least_us = HALF * float(np.nan_to_num(queued_W[here]).max()) if len(bound) == len(here) else -np.inf
             crowd += [at for at in here if np.nan_to_num(queued_W[at]) >= least_us]
     rows = [row for row, key in enumerate(fleet.keys) if key.thread in _WHO]
     used_R = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1]))[:, crowd].sum(axis=1)
@@ -129,7 +105,7 @@ def _queued_us(fleet: Fleet) -> Floats:
 
 def _crowd(view: View, crowd: list[int], focus: Focus, lost_us: float, taken_W: Floats, queued_W: Floats) -> Block:
     hosts = sorted({view.fleet.patterns[at].worker.host for at in crowd})
-    cores = max(cores_of_host(view.fleet.patterns[at] for at in view.homes[host]).allowed for host in hosts)
+    cores = max(cores_of_host(view.fleet.patterns[at] for at in view.homes[host])[0] for host in hosts)
     removed_WI = np.zeros_like(view.fleet.iteration_us)
     removed_WI[crowd] = lost_us
     who, next_step = _WHO[view.fleet.keys[focus.functions[0]].thread]

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Cell, Culprit
-from eroica.diagnosis.frames import HALF, MOST, NOTHING, OUTSIDE, Focus, focus_on_row, is_own_frame, split_frame
+from eroica.diagnosis.frames import HALF, MOST, NOTHING, Focus, focus_on_row
 from eroica.diagnosis.outliers import time_above
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import format_ms, list_numbers, name_workers, short_name
+from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.blame import BEYOND_CHANCE
 from eroica.localize.excess import SURE, UNKNOWN_NOISE, mean_error
 from eroica.localize.matching import Chain, began_late, blame_of, chain_executions, held_up, without
@@ -58,7 +58,10 @@ def find_idle_devices(view: View) -> Iterator[Block]:
     if late_W.mean() < MOST or python_us >= HALF * float(mean_W.mean()):
         return
     members = np.flatnonzero(late_W).tolist()
-    focus = _heaviest(view, rows, members)
+    time_R = view.fleet.critical_us[rows][:, members].mean(axis=1)
+    focus = NOTHING
+    if rows and not view.fleet.keys[row := rows[int(np.argmax(time_R))]].name.startswith("ProfilerStep"):  # no function
+        focus = focus_on_row(view.fleet.keys, row, float(time_R.max() / max(float(time_R.sum()), 1e-9)))
     yield Block(
         cell="launches",
         rows=tuple(rows),
@@ -70,51 +73,7 @@ def find_idle_devices(view: View) -> Iterator[Block]:
         mean_us=float(host_WI[late_W].mean()),
         reference_us=allowed,
         strength=float(np.median(strength_W[late_W])),
-        culprit=_idle_culprit(view, members, focus, float(host_WI[late_W].mean())),
     )
-
-
-def _heaviest(view: View, rows: list[int], members: list[int]) -> Focus:
-    """Return the operator or annotation with most of the gaps; none where these lie outside of all."""
-    if not rows:
-        return NOTHING
-    time_R = view.fleet.critical_us[rows][:, members].mean(axis=1)
-    row = rows[int(np.argmax(time_R))]
-    if view.fleet.keys[row].name.startswith("ProfilerStep"):  # the annotation around an iteration, which is no function
-        return NOTHING
-    return focus_on_row(view.fleet.keys, row, float(time_R.max() / max(float(time_R.sum()), 1e-9)))
-
-
-def _idle_culprit(view: View, members: list[int], focus: Focus, mean_us: float) -> Culprit:
-    whose = "The device waits"
-    if view.workers > 1:
-        whose = f"The devices of {name_workers([view.fleet.ranks[at] for at in members])} wait"
-    where = f", most of all in {short_name(focus.name)}" if focus.functions else f", most of all in the {OUTSIDE}"
-    inside = _launched_from(view, members)
-    place = f", inside {inside}" if inside else ""
-    kernels = [row for row, key in enumerate(view.fleet.keys) if key.thread == "device" and key.kind == "compute"]
-    count = float(view.fleet.count[kernels].sum(axis=0).mean()) if kernels else 0.0
-    share = percent(mean_us / max(view.iteration_us, 1e-9))
-    return Culprit(
-        kind="late",
-        subject=(f"{whose} for the host {format_ms(mean_us)} of each {view.now_text} iteration{where}{place}"),
-        evidence=(
-            f"The device has no work for {share} of the iteration, at most {percent(view.settings.expected_host)} is "
-            f"expected; {count:.0f} kernels run in each.",
-            "Profiling itself slows the host: without it the gaps are somewhat shorter.",
-        ),
-        doubt=0.8,
-    )
-
-
-def _launched_from(view: View, members: list[int]) -> str:
-    """Return the user's deepest function in the stack that ran longest; "" where no Python was recorded."""
-    total_F = view.fleet.total_us[:, members].mean(axis=1)
-    python = [at for at, key in enumerate(view.fleet.keys) if key.kind == "python" and key.thread in _HOST_THREADS]
-    if not python:
-        return ""
-    stack = view.fleet.keys[max(python, key=lambda at: float(total_F[at]))].stack
-    return next((split_frame(entry).label for entry in reversed(stack) if is_own_frame(entry)), "")
 
 
 def believed_strength(view: View, block: Block) -> float:
@@ -274,9 +233,13 @@ def _block(view: View, chain: Chain, rows: list[int], at: Places) -> Block | Non
         usual_us = float(np.nan_to_num(view.suspects.peers_us[named][:, workers]).sum(axis=0).mean())
     saved_us = held_up(chain, rows, at) / view.iterations
     if view.iterations == 1 and cell == "late":
-        longer_us = _worked_longer(view, workers)
+        kernels = [row for row, key in enumerate(view.fleet.keys) if key.kind == "compute"]
+        over_W = np.nan_to_num(view.fleet.critical_us - view.suspects.peers_us)[kernels].sum(axis=0)
+        longer_us = float(over_W[workers].mean())
         if longer_us >= HALF * each_us:  # the device worked longer before each of them: all waits go with it
             saved_us = max(saved_us, min(longer_us, float(waited_RK.sum(axis=1).min())))
+    # what is no chance over iterations is sure; of a single one its executions tell
+    strength = max(float(np.sqrt(at.size)), SURE if view.iterations > 1 else 0.0)
     return Block(
         cell=cell,
         rows=focus.functions,
@@ -287,27 +250,11 @@ def _block(view: View, chain: Chain, rows: list[int], at: Places) -> Block | Non
         removed_us=np.zeros_like(view.fleet.iteration_us),
         mean_us=mean_us,
         reference_us=usual_us,
-        strength=_strength(view, workers, at.size),
+        strength=min(strength, _HIGHEST_STRENGTH),
         agreement=1.0,
         culprit=_told(view, chain, rows, at, each_us, focus),
         gain=saved_us / max(float(view.fleet.iteration_us[list(chain.members)].mean()), 1e-9),
     )
-
-
-def _worked_longer(view: View, workers: list[int]) -> float:
-    """Return how much longer the devices of the late computed than those of their peers, all kernels together."""
-    rows = [row for row, key in enumerate(view.fleet.keys) if key.kind == "compute"]
-    over = np.nan_to_num(view.fleet.critical_us - view.suspects.peers_us)[np.ix_(rows, workers)]
-    return float(over.sum(axis=0).mean())
-
-
-def _strength(view: View, workers: list[int], times: int) -> float:
-    """Return the waiting for late workers in standard errors: over iterations, or over executions of a single one."""
-    if view.iterations == 1:
-        return min(float(np.sqrt(times)), _HIGHEST_STRENGTH)
-    blamed_I = view.suspects.arrivals.blamed_us[workers].sum(axis=0)
-    error = max(float(mean_error(blamed_I[None])[0]), _own_error(view, range(view.workers)), 1e-9)
-    return min(float(blamed_I.mean()) / error / noise_factor(view.workers * (view.iterations - 1)), _HIGHEST_STRENGTH)
 
 
 def _function(view: View, workers: list[int], each_us: float) -> tuple[Focus, Cell]:
@@ -333,29 +280,19 @@ def _told(view: View, chain: Chain, rows: list[int], at: Places, each_us: float,
     waits = f"the other {others} workers wait" if others > 1 else "the other worker waits"
     kinds = " and ".join(sorted({chain.kinds[place] for place in at}))
     which = f"{at.size} of {len(chain.kinds)} matched collectives ({kinds})"
-    if view.iterations == 1 and at.size <= 12:
-        which = f"collective{'s' if at.size > 1 else ''} {list_numbers(at.tolist())} ({kinds})"
     why = f"most of all because of {focus.label}" if focus.functions else "its trace does not show what kept it"
     is_older = began_late(chain, rows, at)
     if is_older and not focus.functions:
         why = "its step began late already, and what came before was not recorded"
+    evidence = [f"One iteration was recorded: this is repeated over {at.size} collectives."] * (view.iterations == 1)
+    if is_older:
+        evidence.append(
+            "The delay is older than the recorded step: the step before, or the start of the profiler itself."
+        )
     return Culprit(
         kind="late",
-        subject=(
-            f"{who} come{ending} last to {which}: {waits} {format_ms(each_us)} of each {view.now_text} "
-            f"iteration for {whom}, up to {format_ms(float(chain.wait_us[:, at].max()))} at once; {why}"
-        ),
-        evidence=(
-            *(
-                [f"One iteration was recorded: this is repeated over {at.size} collectives."]
-                if view.iterations == 1
-                else []
-            ),
-            *(
-                ["The delay is older than the recorded step: the step before, or the start of the profiler itself."]
-                if is_older
-                else []
-            ),
-        ),
+        subject=f"{who} come{ending} last to {which}: {waits} {format_ms(each_us)} of each {view.now_text} "
+        f"iteration for {whom}, up to {format_ms(float(chain.wait_us[:, at].max()))} at once; {why}",
+        evidence=tuple(evidence),
         doubt=0.5 if is_older and view.iterations == 1 else 1.0,
     )

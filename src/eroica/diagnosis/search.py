@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -63,7 +64,7 @@ _FEWEST_SAMPLES = 3
 #: One worker leads by this share of its usual time; with a device, by less.
 _LEAD, _LEAD_ON_DEVICE = 0.25, 0.08
 #: Share of the iteration from which collections count. Healthy jobs collect, too.
-_COLLECTIONS_GAIN = 0.07
+COLLECTIONS_GAIN = 0.07
 #: A collection longer than this, microseconds, is a pause; if most workers pause in the same iterations, together.
 _PAUSE_US, _TOGETHER = 500.0, 0.7
 #: Share of the time from which a process that is stopped or throttled is a block by itself.
@@ -257,7 +258,7 @@ def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
     share_W = time_WI.sum(axis=1) / max(float(time_WI.sum()), 1e-9)
     strength = float(lost_I.mean() / max(float(mean_error(lost_I[None])[0]), 1e-9))
     is_of_one = share_W.max() >= LARGE_PART and view.workers > 1
-    if lost_I.mean() < _COLLECTIONS_GAIN * view.iteration_us or is_of_one or strength < 2.0:
+    if lost_I.mean() < COLLECTIONS_GAIN * view.iteration_us or is_of_one or strength < 2.0:
         return
     paused_WI = time_WI > _PAUSE_US
     is_of_all = paused_WI.any() and paused_WI[:, paused_WI.any(axis=0)].mean() >= _TOGETHER
@@ -278,41 +279,92 @@ def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
 
 def _in_turn(view: View, cells: _Cells) -> Iterator[Block]:
     """Yield the cell that makes another worker the last one in each iteration, if that has grown."""
-    past = view.suspects.baseline
+    fleet, past = view.fleet, view.suspects.baseline
     if view.is_trace or view.iterations < _fewest(view) or view.workers < 2:
         return
-    lead = _LEAD_ON_DEVICE if view.fleet.has_accelerator else _LEAD
-    turns = read_turns(view.fleet)
-    at_I = turns.iterations_with(lead)
-    has_grown = view.fleet.has_accelerator and past is None  # devices do not wander by luck, as workers on cores do
+    lead, turns = _LEAD_ON_DEVICE if fleet.has_accelerator else _LEAD, _read_turns(fleet)
+    at = np.flatnonzero(turns.lead_us >= lead * turns.usual_us)
+    has_grown = fleet.has_accelerator and past is None  # devices do not wander by luck, as workers on cores do
     if past is not None and past.iteration_us.shape[1] > 1:
-        then_us, now_us = float(read_turns(past).lead_us.mean()), float(turns.lead_us.mean())
-        has_grown = now_us - then_us >= lead / 2 * turns.usual_us
-    if at_I.size < OFTEN * view.iterations or not turns.wanders(at_I) or not has_grown:
+        grown_us = float(turns.lead_us.mean()) - float(_read_turns(past).lead_us.mean())
+        has_grown = grown_us >= lead / 2 * turns.usual_us
+    if at.size < OFTEN * view.iterations or not has_grown:
         return
-    held = {cell: turns.share_of(view.fleet, cells[cell], at_I) for cell in ("python", "operators") if cells[cell]}
-    cell = max(held, key=lambda one: held[one], default="python")
-    if held.get(cell, 0.0) < 0.5:
+    last, late_us = turns.last[at], float(turns.late_us[at].mean())
+    most = int(np.bincount(last).max())
+    if is_often(most / at.size, view.workers) and not most == 1 < at.size:
+        return  # one worker is the last one in clearly more of these iterations than by chance
+
+    def of_last_and_others(rows: Sequence[int]) -> tuple[float, float]:
+        """Return the mean time in some rows of the last worker, and of the others."""
+        time_WA = fleet.series(rows)[:, at]
+        own_A = time_WA[last, np.arange(at.size)]
+        return float(own_A.mean()), float((time_WA.sum(axis=0) - own_A).mean()) / (view.workers - 1)
+
+    held = {cell: np.subtract(*of_last_and_others(cells[cell])) for cell in ("python", "operators")}
+    cell: Cell = "python" if held["python"] >= held["operators"] else "operators"
+    if held[cell] < HALF * late_us:
         return
-    rows = cells[cell]  # type: ignore[index]
-    own_R = np.asarray([view.fleet.series([row])[turns.last[at_I], at_I].mean() for row in rows])
-    usual_R = view.fleet.critical_us[rows].mean(axis=1)
-    focus = find_focus(view.fleet.keys, rows, np.maximum(own_R - usual_R, 0.0), own_R)
+    rows = cells[cell]
+    own_R = np.asarray([of_last_and_others([row])[0] for row in rows])
+    focus = find_focus(fleet.keys, rows, np.maximum(own_R - fleet.critical_us[rows].mean(axis=1), 0.0), own_R)
     if focus is None:
         return
+    facts = Facts()
+    if cell == "operators":  # whether the last worker waits for a core, or has more to compute
+        now, then = (np.nanmean([*queued_share(one), 0.0]) if one is not None else 0.0 for one in (fleet, past))
+        lost = late_us * at.size / max(float(fleet.busy_us.max(axis=0).sum()), 1e-9)
+        queued = float(np.clip((now - then) / max(lost, 1e-9), 0.0, 1.0))
+        fixed = {row for row in rows if fleet.keys[row].phase == "optimizer"}
+        parts = ([row for row in rows if row not in fixed], sorted(fixed))
+        grows, still = (own / max(usual, 1e-9) if usual else 1.0 for own, usual in map(of_last_and_others, parts))
+        facts = Facts(queued=queued, has_more_data=queued < HALF and still - 1 <= HALF * (grows - 1))
     removed_WI = np.maximum(turns.above_us - np.maximum(turns.above_us.min(axis=0), 0.0), 0.0)
     yield Block(
-        cell=cell,  # type: ignore[arg-type]
+        cell=cell,
         rows=focus.functions,
         focus=focus,
         workers=(),
         scope="rotating",
         reference="peers",
-        removed_us=np.minimum(removed_WI, view.fleet.busy_us),
-        mean_us=float(turns.late_us[at_I].sum()) / view.iterations,
+        removed_us=np.minimum(removed_WI, fleet.busy_us),
+        mean_us=late_us * at.size / view.iterations,
         reference_us=0.0,
         strength=float(turns.late_us.mean() / max(float(mean_error(turns.late_us[None])[0]), 1e-9)),
-        facts=turns.facts_of(view.fleet, past, rows, at_I) if cell == "operators" else Facts(),
+        facts=facts,
+    )
+
+
+class _Turns(NamedTuple):
+    """Lateness by iteration, with the time that every worker always takes set aside.
+
+    Attributes:
+        above_us: Each worker's own time above its median. float64 [W, I].
+        last: Worker (index) that is furthest above its median. intp [I].
+        lead_us: Distance of that worker to those that are not late with it. float64 [I].
+        late_us: Distance of that worker to the median worker. float64 [I].
+        usual_us: Median own time over all workers and iterations.
+    """
+
+    above_us: Floats
+    last: Places
+    lead_us: Floats
+    late_us: Floats
+    usual_us: float
+
+
+def _read_turns(fleet: Fleet) -> _Turns:
+    busy_WI = fleet.busy_us
+    above_WI = busy_WI - np.median(busy_WI, axis=1, keepdims=True)
+    ranked_WI = np.sort(above_WI, axis=0)[::-1]
+    # of many workers some are late together by chance: the last is compared with the one after the first sixteenth
+    next_one = min(max(1, len(above_WI) // 16), len(above_WI) - 1)
+    return _Turns(
+        above_us=above_WI,
+        last=np.asarray(above_WI.argmax(axis=0), dtype=np.intp),
+        lead_us=ranked_WI[0] - ranked_WI[next_one],
+        late_us=ranked_WI[0] - np.median(ranked_WI, axis=0),
+        usual_us=float(np.median(busy_WI)),
     )
 
 
@@ -386,81 +438,4 @@ def _held(view: View, known: Sequence[Block]) -> Iterator[Block]:
         reference_us=mean_us * (1 - float(held_W[members].mean())),
         strength=3 * SURE,
         agreement=float(agreement_W[members].min()),
-    )
-
-
-# --- who is late in which iteration, with the time that every worker always takes set aside ---
-
-
-class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Lateness by iteration.
-
-    Attributes:
-        above_us: Each worker's own time above its median. float64 [W, I].
-        last: Worker (index) that is furthest above its median. intp [I].
-        lead_us: Distance of that worker to those that are not late with it. float64 [I].
-        late_us: Distance of that worker to the median worker. float64 [I].
-        usual_us: Median own time over all workers and iterations.
-    """
-
-    above_us: Floats
-    last: Places
-    lead_us: Floats
-    late_us: Floats
-    usual_us: float
-
-    def iterations_with(self, share: float) -> Places:
-        """Return the iterations in which one worker leads by at least this share of the usual time. intp [A]."""
-        return np.flatnonzero(self.lead_us >= share * self.usual_us)
-
-    def wanders(self, at_A: Places) -> bool:
-        """Return True if no worker is the last one in clearly more of these iterations than by chance."""
-        workers = self.above_us.shape[0]
-        if workers < 2 or not at_A.size:
-            return False
-        most = int(np.bincount(self.last[at_A], minlength=workers).max())
-        return most == 1 < at_A.size or not is_often(most / at_A.size, workers)
-
-    def share_of(self, fleet: Fleet, rows: Sequence[int], at_A: Places) -> float:
-        """Return the share of the last worker's lateness that some rows hold, mean over these iterations."""
-        own_A, others_A = self._last_and_others(fleet.series(rows), at_A)
-        return float((own_A - others_A).mean() / max(float(self.late_us[at_A].mean()), 1e-9))
-
-    def facts_of(self, fleet: Fleet, past: Fleet | None, rows: Sequence[int], at_A: Places) -> Facts:
-        """Return whether the last worker waits for a core, or has more to compute, in these iterations."""
-        shares = [queued_share(one) if one is not None else np.zeros(1) for one in (fleet, past)]
-        now, then = (float(np.nansum(share_W) / max(np.isfinite(share_W).sum(), 1)) for share_W in shares)
-        lost = float(self.late_us[at_A].sum()) / max(float(fleet.busy_us.max(axis=0).sum()), 1e-9)
-        queued = float(np.clip((now - then) / max(lost, 1e-9), 0.0, 1.0))
-        grows, fixed = (self._factor(fleet, rows, at_A, is_fixed) for is_fixed in (False, True))
-        more = grows > 1 and fixed - 1 <= HALF * (grows - 1) and queued < HALF
-        return Facts(queued=queued, has_more_data=more)
-
-    def _factor(self, fleet: Fleet, rows: Sequence[int], at_A: Places, is_fixed: bool) -> float:
-        """Return how many times as long operators of the optimizer, or of the rest, take the last worker."""
-        chosen = [row for row in rows if (fleet.keys[row].phase == "optimizer") == is_fixed]
-        if not chosen:
-            return 1.0
-        own_A, others_A = self._last_and_others(fleet.series(chosen), at_A)
-        return float(own_A.mean() / max(float(others_A.mean()), 1e-9))
-
-    def _last_and_others(self, time_WI: Floats, at_A: Places) -> tuple[Floats, Floats]:
-        own_A = time_WI[self.last[at_A], at_A]
-        return own_A, (time_WI[:, at_A].sum(axis=0) - own_A) / max(time_WI.shape[0] - 1, 1)
-
-
-def read_turns(fleet: Fleet) -> Turns:
-    """Read which worker is late when. Collections, saving and logging are set aside: they have cells of their own."""
-    aside = [row for row, key in enumerate(fleet.keys) if key.kind == "gc" or activity_of(key.stack) in ("save", "log")]
-    busy_WI = np.maximum(fleet.busy_us - fleet.series(aside), 0.0)
-    above_WI = busy_WI - np.median(busy_WI, axis=1, keepdims=True)
-    ranked_WI = np.sort(above_WI, axis=0)[::-1]
-    # of many workers some are late together by chance: the last is compared with the one after the first sixteenth
-    next_one = min(max(1, len(above_WI) // 16), len(above_WI) - 1)
-    return Turns(
-        above_us=above_WI,
-        last=np.asarray(above_WI.argmax(axis=0), dtype=np.intp),
-        lead_us=ranked_WI[0] - ranked_WI[next_one],
-        late_us=ranked_WI[0] - np.median(ranked_WI, axis=0),
-        usual_us=float(np.median(busy_WI)),
     )

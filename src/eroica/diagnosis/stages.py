@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import msgspec
 import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
@@ -18,28 +15,9 @@ from eroica.model.series import decode_series
 #: Every worker of a long stage is longer than any other worker by this share, and they differ by less than this share
 #: of the excess.
 _LONGER = 0.15
-_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """The longest stage of a pipeline.
-
-    Attributes:
-        name: For sentences: "the second of 4 pipeline stages".
-        workers: Workers (indices) that run it.
-        busy_us: Mean time outside communication on them, microseconds.
-        others_us: Longest of the other stages' means, microseconds.
-        gain: What equal stages would save, as a share of the iteration, 0-1.
-    """
-
-    name: str
-    workers: tuple[int, ...]
-    busy_us: float
-    others_us: float
-    gain: float
-
-
-def find_long_stage(view: View) -> Stage | None:
+def find_long_stage(view: View) -> Block | None:
     """Return the stage that stands out as a whole, now and in the baseline window if there is one; else None."""
     places = view.stages
     known = sorted({place for place in places if place is not None})
@@ -51,8 +29,7 @@ def find_long_stage(view: View) -> Stage | None:
     own_W = place_W == longest
     own, others = busy_W[own_W], busy_W[~own_W]
     excess = float(own.mean() - others.mean())
-    stands_out = float(own.min()) >= (1 + _LONGER) * float(others.max())
-    stands_out &= float(np.ptp(own)) <= HALF * excess
+    stands_out = float(own.min()) >= (1 + _LONGER) * float(others.max()) and float(np.ptp(own)) <= HALF * excess
     stands_out &= float(view.wait_us[~own_W].mean() - view.wait_us[own_W].mean()) >= LEAST_AGREEMENT * excess
     then_W = view.suspects.then(lambda past: np.asarray(past.busy_us.mean(axis=1)))
     if not np.isnan(then_W).all():
@@ -60,16 +37,28 @@ def find_long_stage(view: View) -> Stage | None:
         stands_out &= then >= MOST * (float(own.mean() / max(float(others.mean()), 1e-9)) - 1)
     if not stands_out:
         return None
-    ordinal = _ORDINALS[longest] if longest < len(_ORDINALS) else f"{longest + 1}th"
     # With M microbatches an iteration is about sum(t) + (M - 1) * max(t), t = busy / M: filling and draining pass all
     # stages once, and the longest one sets the pace of the rest. Balancing leaves the sum as it is.
     many = _microbatches(view)
     saved_us = ((many - 1) / many if many else 1.0) * (means[longest] - float(np.mean(list(means.values()))))
-    return Stage(
-        name=f"the {'last' if longest == len(known) - 1 else ordinal} of {len(known)} pipeline stages",
-        workers=tuple(np.flatnonzero(own_W).tolist()),
-        busy_us=means[longest],
-        others_us=max(time for place, time in means.items() if place != longest),
+    most_us = max(time for place, time in means.items() if place != longest)
+    who = name_workers([view.fleet.ranks[worker] for worker in np.flatnonzero(own_W).tolist()])
+    name = f"{'The last' if longest == len(known) - 1 else f'Number {longest + 1}'} of {len(known)} pipeline stages"
+    times = f"{format_ms(means[longest])} of each {view.now_text} iteration"
+    return Block(
+        cell="operators",
+        rows=(),
+        focus=NOTHING,
+        workers=(),
+        scope="all",
+        reference="peers",
+        removed_us=np.zeros_like(view.fleet.iteration_us),
+        mean_us=means[longest],
+        reference_us=most_us,
+        strength=3 * SURE,
+        culprit=Culprit(
+            kind="stage", subject=f"{name} ({who}) computes {times}, the others at most {format_ms(most_us)}"
+        ),
         gain=saved_us / max(view.iteration_us, 1e-9),
     )
 
@@ -88,30 +77,7 @@ def _microbatches(view: View) -> int:
     return most
 
 
-def find_structure(view: View) -> Iterator[Block]:
-    """Yield a long stage where structure counts as a cause: in recordings, and against a stated iteration time."""
-    stage = find_long_stage(view) if view.is_trace or view.context.window.purpose == "expected" else None
-    if stage is None:
-        return
-    yield Block(
-        cell="operators",
-        rows=(),
-        focus=NOTHING,
-        workers=(),
-        scope="all",
-        reference="peers",
-        removed_us=np.zeros_like(view.fleet.iteration_us),
-        mean_us=stage.busy_us,
-        reference_us=stage.others_us,
-        strength=3 * SURE,
-        culprit=Culprit(kind="stage", subject=describe_stage(view, stage)),
-        gain=stage.gain,
-    )
-
-
-def describe_stage(view: View, stage: Stage) -> str:
-    """Return a sentence on a long stage, without its end."""
-    times = f"{format_ms(stage.busy_us)} of each {view.now_text} iteration"
-    who = name_workers([view.fleet.ranks[worker] for worker in stage.workers])
-    name = f"{stage.name[0].upper()}{stage.name[1:]}"
-    return f"{name} ({who}) computes {times}, the others at most {format_ms(stage.others_us)}"
+def find_structure(view: View) -> list[Block]:
+    """Return a long stage where structure counts as a cause: in recordings, and against a stated iteration time."""
+    block = find_long_stage(view) if view.is_trace or view.context.window.purpose == "expected" else None
+    return [block] if block is not None else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from eroica.diagnosis.setup import tell_settings
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import (
     format_ms,
-    is_extra_duty,
     name_accused,
     name_affected,
     name_workers,
@@ -72,8 +70,7 @@ def _what(view: View, cause: Cause) -> str:
         return _collectives(view, block, iteration)
     if block.scope == "rotating":
         return _in_turn(view, cause, iteration)
-    duty = ", rank 0's extra duty, which no other worker runs" if is_extra_duty(view, block) else ""
-    return _does(view, cause, iteration) + duty + _rest(view, block)
+    return _does(view, cause, iteration) + _rest(view, block)
 
 
 def _planned(view: View, block: Block, iteration: str) -> str:
@@ -239,14 +236,8 @@ def _gain(cause: Cause) -> str:
     return f"Removing it would make iterations about {share} % shorter."
 
 
-def describe_evidence(view: View, cause: Cause, waits: Sequence[str]) -> tuple[str, ...]:
-    """Return the evidence for a cause, one fact a sentence.
-
-    Args:
-        view: The window.
-        cause: The cause.
-        waits: Sentences on collectives in which the others wait for it.
-    """
+def describe_evidence(view: View, cause: Cause) -> tuple[str, ...]:
+    """Return the evidence for a cause, one fact a sentence."""
     block = cause.block
     sentences = [_amount(view, block), *_of_function(block), *_of_operators(view, block)]
     sentences += block.culprit.evidence if block.culprit is not None else ()
@@ -254,7 +245,6 @@ def describe_evidence(view: View, cause: Cause, waits: Sequence[str]) -> tuple[s
         sentences += tell_settings(view, block, cause.cause)
     if block.scope == "some":
         sentences += _waiting(view, block)
-    sentences += waits
     without = milliseconds((view.times.current_ms or 0.0) * (1 - cause.gain))
     how = "By what it took before" if cause.is_growth else "Recomputed without it"
     sentences.append(f"{how}, an iteration takes {without} instead of {view.now_text}.")
@@ -281,8 +271,6 @@ def _of_function(block: Block) -> list[str]:
     leaf = block.focus.stack[-1] if block.focus.stack else ""
     if leaf and block.cell in ("input", "python") and not leaf.startswith(f"{block.focus.name} ("):
         told.append(f"Its heaviest stack ends in {leaf}.")
-    if facts.elsewhere:
-        told.append(f"It runs in {facts.elsewhere}.")
     if facts.activity in _MEANINGS:
         told.append(_MEANINGS[facts.activity])
     if facts.waits_for_read and facts.activity in ("network", "service", "file"):

@@ -1,13 +1,10 @@
-"""Words that several sentences share: durations, names of workers and of hosts, rank 0's extra duty."""
+"""Words that several sentences share: durations, names of workers and of hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from eroica.diagnosis.block import Block
-from eroica.diagnosis.frames import LARGE_PART, NEARLY_ALL
+from eroica.diagnosis.frames import NEARLY_ALL
 from eroica.diagnosis.view import View
 from eroica.model.words import runs
 
@@ -91,19 +88,3 @@ def host_step(view: View, workers: Sequence[int]) -> str:
     listed = ", ".join(hosts[: 2 * FEW]) + (", ..." if len(hosts) > 2 * FEW else "")
     shared = "what its workers share" if one else "what these hosts have in common (rack, power, delivery, image)"
     return f"Check {'host' if one else 'hosts'} {listed} first, and {shared}; train without {'it' if one else 'them'}. "
-
-
-def is_extra_duty(view: View, found: Block) -> bool:
-    """True if rank 0 alone runs a function that no peer runs at all: a progress bar, a checkpoint, metrics."""
-    if found.kind not in ("python", "other") or [view.fleet.ranks[worker] for worker in found.workers] != [0]:
-        return False
-    rows = list(found.focus.functions)
-    own = found.workers[0]
-    others = [other for other in np.flatnonzero(view.fleet.roles == view.fleet.roles[own]).tolist() if other != own]
-    if not rows or not others or found.focus.share < LARGE_PART:
-        return False
-    if any(view.fleet.keys[row].phase == "input" for row in rows):  # everybody loads data, if from other files
-        return False
-    named = found.focus.entry
-    rows += [row for row, key in enumerate(view.fleet.keys) if named and named in key.stack]  # wherever it is called
-    return not view.fleet.total_us[rows][:, others].any()

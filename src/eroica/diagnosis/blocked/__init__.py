@@ -32,7 +32,6 @@ from eroica.diagnosis.blocked.origins import (
     find_leavers,
     find_mismatches,
     find_stuck_transport,
-    find_unreadable_waits,
     find_unrecorded,
     find_unseen,
     named_by,
@@ -145,7 +144,7 @@ def _from_dumps(scene: Scene, waiting: Waiting) -> list[Origin]:
     """Find origins where neither processes nor stacks are known, only collectives entered and completed."""
     found = find_mismatches(scene, waiting)
     found += _without(find_stalled(scene, waiting), found)
-    ends = {node for node in waiting.ends() if node >= 0} - named_by(found) - waiting.stalls.keys()
+    ends = {node for node in waiting.ends() if node >= 0} - named_by(found)
     found += find_absent(scene, waiting, sorted(ends & scene.members.keys()))
     unheard = (ends - scene.members.keys()) & waiting.reached(remaining(waiting, found))
     found += find_without_dump(scene, waiting, sorted(unheard))
@@ -207,5 +206,4 @@ def _by_stacks(scene: Scene, waiting: Waiting, found: list[Origin]) -> list[Orig
         code = certain
     if code or leaving:
         return find_blocked_code(scene, [*code, *leaving], confidence=0.6 if talking else 0.75)
-    unrecorded = find_unrecorded(scene, waiting, talking, is_last=not found)
-    return unrecorded if unrecorded or found else find_unreadable_waits(scene, talking)
+    return find_unrecorded(scene, waiting, talking, is_last=not found)

@@ -10,7 +10,7 @@ import msgspec
 
 from eroica.diagnosis.blocked.origins import MOST_TOLD, Origin, named_by
 from eroica.diagnosis.blocked.scene import Scene, list_notes
-from eroica.diagnosis.blocked.waiting import Waiting, is_first, operation_of
+from eroica.diagnosis.blocked.waiting import Waiting, is_first
 from eroica.diagnosis.sections import MOST_EDGES
 from eroica.diagnosis.words import name_workers, verb
 from eroica.model.causes import CATALOG
@@ -66,6 +66,8 @@ def _lacking(scene: Scene) -> str:
         return "no agent has handed in a look at its workers"
     if scene.missing:
         return f"nothing is known of {name_workers(scene.missing)}"
+    if any(member.seat == "communication" for member in scene.members.values()):
+        return "all wait in communication, and sends and receives leave no trace of their peer"
     return "no stack of any worker could be read"
 
 
@@ -101,17 +103,14 @@ def find_waiters(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> l
     Their order and their cause are not known yet.
     """
     in_meetings: dict[tuple[str, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    in_pairs: dict[str, list[int]] = defaultdict(list)
     by_stacks: dict[str, list[int]] = defaultdict(list)
     for rank in sorted(scene.members.keys() - named_by(origins)):
-        mine = [-1 - node for node in waiting.onward.get(rank, ()) if node < 0]
+        mine = [-1 - node for node in waiting.onward.get(rank, ())]
         found = {at: waiting.meetings[at] for at in mine}
         held = [at for at, one in found.items() if one.behind or one.stalled or one.previous is not None]
-        if held or (mine and rank not in waiting.pairs):
+        if mine:
             at = next((at for at in held or mine if is_first(scene, rank, found[at])), (held or mine)[0])
             in_meetings[found[at].name, found[at].group.label][at].append(rank)
-        elif rank in waiting.pairs:
-            in_pairs[operation_of(waiting.pairs[rank][1])].append(rank)
         elif scene.members[rank].seat == "communication":
             by_stacks[scene.members[rank].site.inside or "a collective"].append(rank)
     waiters = []
@@ -119,10 +118,6 @@ def find_waiters(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> l
         told = [_entered(waiting, at) for at in sorted(places)[:3]]
         told += [f"The same in {len(places) - 3} more groups or numbers."] if len(places) > 3 else []
         waiters.append(_queue(scene, name, sorted(rank for some in places.values() for rank in some), told))
-    for name, ranks in sorted(in_pairs.items()):
-        pairs = [(rank, *waiting.pairs[rank]) for rank in ranks[:3]]
-        told = [f"Worker {rank}: {clean(entry.name, 60)} is for worker {peer}." for rank, peer, entry in pairs]
-        waiters.append(_queue(scene, name, ranks, told))
     for name, ranks in sorted(by_stacks.items()):
         text = "Read from stacks: which collective it is and who is missing was not recorded"
         more = " (sends and receives leave no trace of their peer)" if "send" in name or "recv" in name else ""
@@ -134,7 +129,8 @@ def _entered(waiting: Waiting, at: int) -> str:
     meeting = waiting.meetings[at]
     members = len(meeting.group.ranks)
     present = members - len(meeting.absent) - len(meeting.group.unknown)
-    return f"{meeting.label}: {present} of {members} members have entered."
+    missing = f"; {name_workers(meeting.behind)} {verb(meeting.behind, 'is', 'are')} missing" if meeting.behind else ""
+    return f"{meeting.label}: {present} of {members} members have entered{missing}."
 
 
 def _queue(scene: Scene, name: str, ranks: Sequence[int], evidence: Sequence[str], confidence: float = 0.9) -> Finding:
@@ -220,5 +216,5 @@ def _pairs(waiting: Waiting) -> Iterator[tuple[int, int]]:
         before = missing[meeting.previous] if meeting.previous is not None else ()
         missing.append((*meeting.behind, *meeting.stalled, *before)[:MOST_EDGES])
     for waiter in sorted(waiting.waiters):
-        found = [(node,) if node >= 0 else missing[-1 - node] for node in waiting.onward[waiter]]
-        yield from ((waiter, on) for on in dict.fromkeys(one for some in found for one in some) if on != waiter)
+        found = dict.fromkeys(on for node in waiting.onward[waiter] for on in missing[-1 - node])
+        yield from ((waiter, on) for on in found if on != waiter)

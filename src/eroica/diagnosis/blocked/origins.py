@@ -112,8 +112,8 @@ def find_circle(scene: Scene, waiting: Waiting) -> list[Origin]:
     circle = waiting.circle()
     places: dict[str, list[int]] = defaultdict(list)
     for rank in sorted(node for node in circle if node >= 0):
-        meetings = [waiting.meetings[-1 - node].label for node in waiting.onward[rank] if node < 0 and node in circle]
-        places[" and ".join(meetings) or "a send or receive"].append(rank)
+        meetings = [waiting.meetings[-1 - node].label for node in waiting.onward[rank] if node in circle]
+        places[" and ".join(meetings)].append(rank)
     absent = [
         f"{one.label}: {name_workers(one.absent)} {verb(one.absent, 'has', 'have')} not entered."
         for one in waiting.meetings_at(circle)[:MOST_SENTENCES]
@@ -294,38 +294,6 @@ def find_unseen(ranks: Sequence[int], *, is_missing: bool) -> list[Origin]:
             clause=f"{name_workers(ranks)} {verb(ranks, 'is', 'are')} {rest}",
             evidence=(f"The collectives of the others miss {name_workers(ranks)}.",),
             confidence=0.3,
-            next_step=step,
-        )
-    ]
-
-
-def find_unreadable_waits(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
-    """Name all workers where everybody sits in communication, and nothing tells which one is missing."""
-    if not ranks:
-        return []
-    sites = {rank: scene.members[rank].site for rank in ranks}
-    first = sites[ranks[0]]
-    why = "no Flight Recorder could be read, so who is missing cannot be told"
-    step = (
-        "Keep the Flight Recorder on (TORCH_FR_BUFFER_SIZE above 0) and Eroica's setting answering_thread too: then "
-        "the next standstill tells who is missing. Until then compare the call sites in the evidence."
-    )
-    if any(word in site.inside for site in sites.values() for word in ("send", "recv")):
-        why = "sends and receives leave no trace of their peer, so which pipeline stage is late cannot be told"
-        step = (
-            "Compare the stacks of neighbouring pipeline stages in the evidence: which of them expects a message that "
-            "the other never sends (another order of sends and receives, another number of micro-batches)."
-        )
-    told = [f"Worker {rank}: {site.inside or 'a collective'} called from {site.label}." for rank, site in sites.items()]
-    return [
-        Origin(
-            cause="unknown",
-            ranks=tuple(ranks),
-            function=first.function,
-            clause=f"{name_workers(ranks)} {verb(ranks, 'waits', 'wait')} in communication at {first.label}; {why}",
-            evidence=tuple(told[:MOST_SENTENCES]),
-            confidence=0.3,
-            is_all=len(ranks) == scene.expected > 1,
             next_step=step,
         )
     ]

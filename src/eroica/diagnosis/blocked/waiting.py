@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -121,6 +121,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
             that one, too, are listed there (see `previous`).
         previous: The group's open meeting before it (an index), if somebody is missing there.
         entries: Call of each member there, members that have completed it included.
+        finished: Members that are through, if that is most of them, so that all have come (dumps only).
         stalled: Members that have entered it but whose device is still at something earlier, if nobody else is missing
             (dumps only).
     """
@@ -132,6 +133,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
     behind: tuple[int, ...]
     previous: int | None
     entries: dict[int, FlightEntry]
+    finished: tuple[int, ...] = ()
     stalled: tuple[int, ...] = ()
 
     @property
@@ -154,41 +156,22 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-class Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """The first collective that a worker has not completed, though all members entered it and others completed it.
-
-    Attributes:
-        group: Where.
-        entry: The collective.
-        finished: Members that have completed it.
-    """
-
-    group: Group
-    entry: FlightEntry
-    finished: tuple[int, ...]
-
-
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """Graph of waits between workers and meetings.
 
     Attributes:
-        meetings: By group, then by sequence number.
-        pairs: Global rank -> the global rank that its open send or receive is for, and that entry; where the recorder
-            names the peer (NCCL's does, gloo leaves no entry) and the peer is elsewhere.
-        stalls: Global rank -> the collective at which its device stands still although nobody is missing there.
+        meetings: By group, then by sequence number; sends and receives last.
         onward: Node -> the nodes that it waits for.
         back: Node -> the nodes that wait for it.
     """
 
     meetings: tuple[Meeting, ...]
-    pairs: Mapping[int, tuple[int, FlightEntry]]
-    stalls: Mapping[int, Stall]
     onward: Mapping[Node, list[Node]]
     back: Mapping[Node, list[Node]]
 
     @property
     def waiters(self) -> frozenset[int]:
-        """Workers that wait in a meeting or for a peer."""
+        """Workers that wait in a meeting."""
         return frozenset(node for node in self.onward if node >= 0)
 
     def meetings_at(self, nodes: Iterable[Node]) -> list[Meeting]:
@@ -242,41 +225,23 @@ def is_first(scene: Scene, rank: int, meeting: Meeting) -> bool:
 def find_waiting(scene: Scene) -> Waiting:
     """Read all Flight Recorders."""
     groups = _Groups(scene)
-    stalls = _find_stalls(scene, groups) if scene.from_dumps else {}
     oldest: dict[GroupKey, dict[int, dict[int, FlightEntry]]] = defaultdict(lambda: defaultdict(dict))
-    pairs: dict[int, tuple[int, FlightEntry]] = {}
+    pairs: dict[int, tuple[Group, int, FlightEntry]] = {}
     for rank, member in scene.members.items():
         seen: set[str] = set()
-        for entry in member.open if rank not in stalls else ():
+        for entry in member.open:
             group = groups.find(rank, entry.group)
             if group is not None and entry.is_p2p:
                 match = _POINT_TO_POINT.search(entry.name[:200])
                 if match is not None and int(match[1]) < len(group.ranks):
-                    pairs.setdefault(rank, (group.ranks[int(match[1])], entry))
+                    pairs.setdefault(rank, (group, group.ranks[int(match[1])], entry))
             elif group is not None and entry.group not in seen:
                 seen.add(entry.group)
                 oldest[group.key][entry.sequence][rank] = entry
     meetings: list[Meeting] = []
     for key in sorted(oldest):
-        meetings += _meetings_of(scene, groups.built[key], oldest[key], len(meetings), stalls.keys())
-    # a send and its receive that are both there are a meeting of two; in dumps with nothing older open
-    first = {
-        rank: pair
-        for rank, pair in pairs.items()
-        if not (scene.from_dumps and scene.members[rank].open[0] is not pair[1])
-    }
-    facing = {rank for rank, (peer, _) in first.items() if peer in first and first[peer][0] == rank}
-    for rank in sorted(facing):
-        peer, entry = first[rank]
-        group = groups.find(rank, entry.group)
-        if group is not None and rank < peer:
-            meetings.append(_two_sided(group, rank, peer, entry))
-    return _graph(meetings, {rank: pair for rank, pair in pairs.items() if rank not in facing}, stalls)
-
-
-def _graph(
-    meetings: list[Meeting], pairs: Mapping[int, tuple[int, FlightEntry]], stalls: Mapping[int, Stall]
-) -> Waiting:
+        meetings += _meetings_of(scene, groups.built[key], oldest[key], len(meetings))
+    meetings += _pairs(scene, pairs)
     onward: dict[Node, list[Node]] = defaultdict(list)
     for index, meeting in enumerate(meetings):
         for rank in meeting.waiting:
@@ -284,48 +249,52 @@ def _graph(
         onward[-1 - index] += (*meeting.behind, *meeting.stalled)
         if meeting.previous is not None:
             onward[-1 - index].append(-1 - meeting.previous)
-    for rank, (peer, _) in pairs.items():
-        onward[rank].append(peer)
     back: dict[Node, list[Node]] = defaultdict(list)
     for node, others in onward.items():
         for other in others:
             back[other].append(node)
-    return Waiting(meetings=tuple(meetings), pairs=pairs, stalls=stalls, onward=dict(onward), back=dict(back))
+    return Waiting(meetings=tuple(meetings), onward=dict(onward), back=dict(back))
 
 
-def _two_sided(group: Group, rank: int, peer: int, entry: FlightEntry) -> Meeting:
-    """Return a send and its receive as a meeting of two, both of whom have come."""
-    number, ranks = entry.sequence, (rank, peer)
-    pair = Group(
-        key=(*group.key[:2], 2, rank, peer),
-        ranks=ranks,
-        entered=dict.fromkeys(ranks, number),
-        unknown=[],
-        completed=dict.fromkeys(ranks, -1),
-    )
-    return Meeting(
-        group=pair,
-        name=operation_of(entry),
-        sequence=number,
-        waiting=ranks,
-        behind=(),
-        previous=None,
-        entries=dict.fromkeys(ranks, entry),
-    )
+def _pairs(scene: Scene, pairs: Mapping[int, tuple[Group, int, FlightEntry]]) -> Iterator[Meeting]:
+    """List sends and receives as meetings of two, if the recorder names the peer (NCCL's does, gloo's holds none).
 
-
-def operation_of(entry: FlightEntry) -> str:
-    """Return the operation of a send or receive without its peer: "nccl:send"."""
-    return clean(entry.name.partition(" ")[0], 80)
+    Both have come if each has one for the other open; in dumps with nothing older open.
+    """
+    first = {
+        rank: peer
+        for rank, (_, peer, entry) in pairs.items()
+        if not scene.from_dumps or scene.members[rank].open[0] is entry
+    }
+    for rank, (group, peer, entry) in sorted(pairs.items()):
+        are_both = first.get(rank) == peer and first.get(peer) == rank
+        if are_both and rank > peer:
+            continue
+        ranks = (rank, peer) if are_both else (rank,)
+        pair = Group(
+            key=(*group.key[:2], 2, rank, peer),
+            ranks=(rank, peer),
+            entered=dict.fromkeys(ranks, entry.sequence),
+            unknown=[] if are_both else [peer],
+            completed=dict.fromkeys(ranks, -1),
+        )
+        yield Meeting(
+            group=pair,
+            name=clean(entry.name.partition(" ")[0], 80),  # without its peer: "nccl:send"
+            sequence=entry.sequence,
+            waiting=ranks,
+            behind=() if are_both else (peer,),
+            previous=None,
+            entries=dict.fromkeys(ranks, entry),
+        )
 
 
 def _meetings_of(
-    scene: Scene, group: Group, by_sequence: dict[int, dict[int, FlightEntry]], start: int, stalls: Set[int]
+    scene: Scene, group: Group, by_sequence: dict[int, dict[int, FlightEntry]], start: int
 ) -> Iterator[Meeting]:
     """List a group's meetings, oldest first. Each names only the members that no earlier one misses: that is linear."""
     standing = sorted((number, rank) for rank, number in group.entered.items())
     calls = _calls(scene, group, by_sequence)
-    stalled = [rank for rank in group.ranks if rank in stalls and rank in group.entered]
     at, is_missed = 0, False
     for index, sequence in enumerate(sorted(by_sequence)):
         behind = []
@@ -333,12 +302,13 @@ def _meetings_of(
             behind.append(standing[at][1])
             at += 1
         entries, older = calls[sequence] | by_sequence[sequence], list[int]()
-        if not behind and not is_missed:
+        names = [entry.name for entry in by_sequence[sequence].values()]
+        finished = _finished(group, sequence, names[0]) if scene.from_dumps and not behind else ()
+        if not behind and not is_missed and not finished:
             behind = [rank for rank in group.unknown if not _seems_to_be_there(scene, rank)]
         if not behind and not is_missed and scene.from_dumps:  # what was enqueued first is finished first
             open_at = {rank: scene.members[rank].open for rank in entries if group.completed.get(rank, -1) < sequence}
             older = [rank for rank, some in open_at.items() if some and some[0] is not entries[rank]]
-        names = [entry.name for entry in by_sequence[sequence].values()]
         yield Meeting(
             group=group,
             name=clean(max(sorted(set(names)), key=names.count), 80),
@@ -347,7 +317,8 @@ def _meetings_of(
             behind=tuple(sorted(behind)),
             previous=start + index - 1 if is_missed else None,
             entries=entries,
-            stalled=tuple(dict.fromkeys([*(rank for rank in stalled if group.entered[rank] >= sequence), *older])),
+            finished=finished,
+            stalled=tuple(older),
         )
         is_missed = is_missed or bool(behind)
 
@@ -369,30 +340,11 @@ def _seems_to_be_there(scene: Scene, rank: int) -> bool:
     return member is not None and member.seat == "communication" and not member.is_stopped
 
 
-def _find_stalls(scene: Scene, groups: _Groups) -> dict[int, Stall]:
-    """Find workers whose first open collective was entered by all members and completed by more than half of them.
+def _finished(group: Group, sequence: int, name: str) -> tuple[int, ...]:
+    """List members that are through with a collective, if that is most of them; of two members one is enough.
 
-    What a worker enqueued first its device finishes first. If nobody is missing there and others are through, it waits
-    for nobody: its own device (or the thread that watches it) stands still. Where half of the members or more are not
-    through, it may as well be the transport; of two members, one that is through is enough. Operations with a root and
-    point-to-point tell nothing of the kind: their members need not wait for each other.
+    Operations with a root tell nothing of the kind: their members need not wait for each other.
     """
-    stalls, finished_at = dict[int, Stall](), dict[tuple[GroupKey, int], tuple[int, ...]]()
-    for rank, member in scene.members.items():
-        entry = next(iter(member.open), None)
-        group = groups.find(rank, entry.group) if entry is not None and not entry.is_p2p else None
-        if entry is None or group is None or rank not in group.entered or _ONE_SIDED.search(entry.name[:200]):
-            continue
-        at = group.key, entry.sequence
-        if at not in finished_at:
-            finished_at[at] = _finished(group, entry.sequence)
-        if finished_at[at]:
-            stalls[rank] = Stall(group=group, entry=entry, finished=finished_at[at])
-    return stalls
-
-
-def _finished(group: Group, sequence: int) -> tuple[int, ...]:
-    """List members that are through with a collective, if that is most of them and all have entered it."""
     finished = tuple(rank for rank, number in group.completed.items() if number >= sequence)
     is_most = 2 * len(finished) > len(group.ranks) or (len(group.ranks) == 2 and len(finished) == 1)
-    return finished if is_most and min(group.entered.values()) >= sequence else ()
+    return finished if is_most and not _ONE_SIDED.search(name[:200]) else ()
