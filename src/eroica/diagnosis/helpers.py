@@ -71,16 +71,16 @@ def find_helpers(view: View) -> Iterator[Block]:
     carried_us = 0.0
     if not fleet.has_accelerator:
         carried_us = max(float(fleet.wait_us.min(axis=0).mean() - past.wait_us.min(axis=0).mean()), 0.0)
-    crowd: list[int] = []
+    crowd, rise_W = list[int](), np.nan_to_num(queued_W)
     for here in view.homes.values():
         cores, busy = cores_of_host(fleet.patterns[at] for at in here)
-        queued_us = float(np.nan_to_num(queued_W[here]).mean())
+        queued_us = float(rise_W[here].mean())
         is_taken = busy >= FULL and float(np.nansum(taken_W[here])) >= OF_LOSS * lost_us * cores
         if is_taken and queued_us + carried_us >= _LEAST_QUEUED * lost_us:
             # a process that fills the cores of one worker alone makes no crowd of the others
             bound = {fleet.patterns[at].setup.get("affinity", "") for at in here}
-            least_us = HALF * float(np.nan_to_num(queued_W[here]).max()) if len(bound) == len(here) else -np.inf
-            crowd += [at for at in here if np.nan_to_num(queued_W[at]) >= least_us]
+            least_us = HALF * float(rise_W[here].max()) if len(bound) == len(here) else -np.inf
+            crowd += [at for at in here if rise_W[at] >= least_us]
     rows = [row for row, key in enumerate(fleet.keys) if key.thread in _WHO]
     used_R = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1]))[:, crowd].sum(axis=1)
     focus = find_focus(fleet.keys, rows, used_R, used_R)
