@@ -89,8 +89,8 @@ def main() -> int:
         Budget("src/eroica: lines", lines(SOURCE), 61_150, 60_000),
         Budget("src/eroica: modules", len(modules(SOURCE)), 258, 300),
         Budget("diagnosis: lines", lines(DIAGNOSIS), 8_550, 7_000),
-        Budget("diagnosis: named numbers", numbers(DIAGNOSIS), 79, 80),
-        Budget("tests: lines", lines(ROOT / "tests"), 43_400, 42_000),
+        Budget("diagnosis: named numbers", numbers(DIAGNOSIS), 78, 80),
+        Budget("tests: lines", lines(ROOT / "tests"), 43_410, 42_000),
         Budget("ARCHITECTURE.md: words", words(ROOT / "ARCHITECTURE.md"), 1_200, 1_200),
         Budget(f"docstrings that are riddles in {', '.join(PLAIN)}", len(found), 0, 0),
     )

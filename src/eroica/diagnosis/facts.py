@@ -74,7 +74,7 @@ def _planned(view: View, block: Block) -> tuple[Growth, ...]:
 
 
 def _tensors(view: View) -> tuple[Growth, ...]:
-    """Return the growth of tensors that operators show on half of the workers, where no loader tells the sizes of batches.
+    """Return the growth of tensors that operators of half of the workers show, where no loader tells batch sizes.
 
     It explains a function of the user's. Whether operators themselves compute more, or more slowly, is not known.
     """
