@@ -44,7 +44,7 @@ class Engine:
         self.name, self.why = "local", why
 
     def map(self, step: Callable[[Part], Result], parts: Iterable[Part]) -> Iterator[Result]:
-        """The step's results in order of the parts.
+        """Return the step's results in order of the parts.
 
         Args:
             step: A function of a module; it and its parts can be pickled.
@@ -61,7 +61,7 @@ HERE = Engine("asked for")
 
 
 def choose_engine(asked: str, workers: int) -> Engine:
-    """The engine for a window.
+    """Choose the engine for a window.
 
     Args:
         asked: The setting: "auto", "local", "ray", or "ray://HOST:PORT" of a cluster.
@@ -93,7 +93,7 @@ def is_installed() -> bool:
 
 
 def run_step(version: str, step: Callable[[Any], Any], part: Any) -> tuple[bool, Any]:
-    """One part on a worker of Ray.
+    """Run a step on one part, on a worker of Ray.
 
     Returns:
         Whether it went well, and the result; else what the step raised.
@@ -128,7 +128,7 @@ class OnRay(Engine):
         self._most = 0
 
     def map(self, step: Callable[[Part], Result], parts: Iterable[Part]) -> Iterator[Result]:
-        """The step's results in order; a part whose worker died is done again, and all are done here if Ray fails."""
+        """Yield the results in order; a part whose worker died is done again, and all are done here if Ray fails."""
         under_way: deque[tuple[Part, Any]] = deque()
         for part in parts:
             under_way.append((part, self._submit(step, part)))
@@ -138,7 +138,7 @@ class OnRay(Engine):
             yield self._result(step, *under_way.popleft())
 
     def _submit(self, step: Callable[[Part], Result], part: Part) -> Any:
-        """What to ask for the result, None where it is to be worked out here."""
+        """Submit a part; return what to ask for its result, None if the step is to run here."""
         return self._guarded(lambda: self._connected().remote(__version__, step, part)) if self.name == "ray" else None
 
     def _result(self, step: Callable[[Part], Result], part: Part, reference: Any) -> Result:
@@ -153,7 +153,7 @@ class OnRay(Engine):
         return result  # type: ignore[no-any-return]
 
     def _guarded(self, ask: Callable[[], Any]) -> Any:
-        """An answer of Ray's; None if it fails, and from then on everything is done here."""
+        """Return an answer of Ray; None if Ray fails, and from then on everything is done here."""
         try:
             return ask()
         except Exception as error:  # noqa: BLE001 - whatever Ray, its network or its cluster raises costs time only

@@ -99,7 +99,7 @@ def _judge_or_say_why(
     settings: Settings,
     engine: Engine,
 ) -> Verdict:
-    """The verdict, or why there can be none."""
+    """Judge a window; if that is impossible, return an undetermined verdict that says why."""
     try:
         return _judge(patterns, baseline, context, settings, engine)
     except (InputError, UsageError) as error:
@@ -109,7 +109,7 @@ def _judge_or_say_why(
 
 
 def _noted(verdict: Verdict, trusted: int, doubted: int = 0) -> Verdict:
-    """The verdict with the number of the baseline window that it was compared with."""
+    """Return the verdict with the number of the baseline window that it was compared with."""
     if verdict.window is None:
         return verdict
     told = msgspec.structs.replace(verdict.window, compared_with=trusted, doubted=doubted)
@@ -123,7 +123,7 @@ def _judge(
     settings: Settings,
     engine: Engine,
 ) -> Verdict:
-    """The verdict; where damaged patterns stand in the way, on the others.
+    """Judge a window; if damaged patterns prevent that, judge the others.
 
     Looking through all series of all workers first would cost more than the verdict.
     """
@@ -140,13 +140,13 @@ def _judge(
 
 
 def _missing(patterns: Sequence[WorkerPattern], expected: int) -> tuple[int, ...]:
-    """Ranks of which there is no pattern."""
+    """Return the ranks without a pattern."""
     reported = {pattern.worker.global_rank for pattern in patterns}
     return tuple(rank for rank in range(expected) if rank not in reported)
 
 
 def count_workers(patterns: Sequence[WorkerPattern], stated: int | None, window: Window) -> tuple[int, tuple[str, ...]]:
-    """Workers of the job, and what is doubtful about their number.
+    """Return the number of workers of the job, and a note if a stated number is not believed.
 
     A recorded trace may state any number, or none: its rank then says how many there are at least.
     """
@@ -161,7 +161,7 @@ def count_workers(patterns: Sequence[WorkerPattern], stated: int | None, window:
 
 
 def total_cost(patterns: Sequence[WorkerPattern]) -> Cost:
-    """What capturing and summarizing cost: the slowest worker's time, everybody's bytes."""
+    """Return the cost of capturing and summarizing: times of the slowest worker, bytes of all."""
     return Cost(
         window_stall_s=round(max((pattern.stall_s for pattern in patterns), default=0.0), 4),
         summarize_s=round(max((pattern.summarize_s for pattern in patterns), default=0.0), 4),
@@ -171,7 +171,7 @@ def total_cost(patterns: Sequence[WorkerPattern]) -> Cost:
 
 
 def _pattern_bytes(patterns: Sequence[WorkerPattern]) -> int:
-    """Size of all patterns on the wire; of more than `_MOST_ENCODED`, by a sample."""
+    """Return the size of all patterns on the wire; of more than `_MOST_ENCODED`, from a sample."""
     asked = patterns[:: max(-(-len(patterns) // _MOST_ENCODED), 1)]
     size = sum(len(encode_record(pattern)) for pattern in asked)
     return round(size * len(patterns) / len(asked)) if asked else 0
@@ -184,7 +184,7 @@ def _advice(window: Window, why: str) -> str:
 
 
 def undetermined(context: WindowContext, why: str) -> Verdict:
-    """The verdict on a window that cannot be judged at all."""
+    """Return the verdict on a window that cannot be judged."""
     window = context.window
     stated = window.baseline_iteration_s, window.current_iteration_s
     baseline_ms, current_ms = (None if value is None else value * 1e3 for value in stated)

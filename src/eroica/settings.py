@@ -30,7 +30,7 @@ class Numbers:
     most: float = math.inf
 
     def permits(self, number: float) -> bool:
-        """It is one of them."""
+        """Return whether a number is allowed."""
         return math.isfinite(number) and self.least <= number <= self.most
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Words:
     several: bool = False
 
     def permits(self, text: str) -> bool:
-        """It is one of them; where there may be several, each is."""
+        """Return whether a text is allowed; of several words, whether each is."""
         if not self.several:
             return text in self.words
         return {word.strip().lower() for word in text.split(",")} <= {"", *self.words}
@@ -76,13 +76,13 @@ COUNT = Numbers(1, 1_000_000_000)
 def _setting(
     default: Any, doc: str, allowed: Numbers | Words | None = None, source: str = "ours", secret: bool = False
 ) -> Any:
-    """A tunable; every number says what it may be."""
+    """Declare a setting; `allowed` bounds every number."""
     facts = {"doc": doc, "allowed": allowed, "source": source, "secret": secret}
     return field(default=default, repr=not secret, metadata=facts)
 
 
 def allowed(setting: Field[Any]) -> str:
-    """What a setting may be, in words."""
+    """Describe in words what a setting may be."""
     if isinstance(setting.default, bool):
         return "true or false"
     limits = setting.metadata["allowed"]
@@ -276,7 +276,7 @@ class Settings:
 def load_settings(
     overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None, directory: Path | None = None
 ) -> Settings:
-    """Settings from flags, environment, file and defaults, in this order.
+    """Load settings from flags, environment, file and defaults, in this order.
 
     Args:
         overrides: Values by name; None values are ignored.
@@ -305,7 +305,7 @@ def load_settings(
 
 
 def config_file(environ: Mapping[str, str], directory: Path | None = None) -> Path | None:
-    """The file that settings come from: what `EROICA_CONFIG` names, else `eroica.toml` here; None for none.
+    """Return the settings file: what `EROICA_CONFIG` names, else `eroica.toml` here; None for none.
 
     Args:
         environ: Environment. An empty `EROICA_CONFIG` says that there is none.
@@ -322,7 +322,7 @@ def config_file(environ: Mapping[str, str], directory: Path | None = None) -> Pa
 
 
 def pinned_config(environ: Mapping[str, str]) -> dict[str, str]:
-    """`EROICA_CONFIG` as all processes of a job started here shall find it, wherever they go (`os.chdir`)."""
+    """Return `EROICA_CONFIG` with an absolute path, so that all processes of the job find the file after `os.chdir`."""
     path = config_file(environ)
     return {CONFIG: environ.get(CONFIG, "") if path is None else str(path.absolute())}
 
@@ -347,7 +347,7 @@ def _may_decide(found: Path) -> bool:
 
 
 def _convert(value: Any, setting: Field[Any]) -> Any:
-    """`value` in the type of the setting, if it is one that the setting may have.
+    """Convert `value` to the type of the setting and check it.
 
     Raises:
         UsageError: It is not.
@@ -381,7 +381,7 @@ _FORM = "write names with ranks, as in 'actor=0-3;critic=4,6,8-11'"
 
 
 def parse_roles(text: str) -> dict[str, frozenset[int]]:
-    """Global ranks of each stated role, in the order of the text; empty for an empty text.
+    """Read the global ranks of each stated role, in the order of the text; none for an empty text.
 
     Args:
         text: Roles separated by ";", each a name, "=", and ranks or ranges of them ("0-3") separated by ",".

@@ -33,7 +33,7 @@ _OPTIONS_WITH_VALUES = frozenset(("--job", "--out", "--json", "--set", "--expect
 
 
 def isolated(module: str, *arguments: str, niceness: int = 0) -> list[str]:
-    """Command that runs a module of ours in this Python and nothing of the user's.
+    """Return the command that runs a module of Eroica in this Python without anything of the user's.
 
     Args:
         module: Its name.
@@ -45,7 +45,7 @@ def isolated(module: str, *arguments: str, niceness: int = 0) -> list[str]:
 
 
 def among_the_users(module: str) -> list[str]:
-    """The same with the user's own modules in reach, torch before all, but not with the working directory's."""
+    """Return the same with the user's installed modules (torch), but without the working directory's."""
     return [sys.executable, *isolated(module)[2:]]
 
 
@@ -73,7 +73,7 @@ def go_first() -> None:
 
 
 def main() -> None:
-    """The command `eroica`; where it cannot begin, the command that it was to run does."""
+    """Run the command `eroica`; if it cannot start, become the command that it was to run."""
     global _is_the_command  # noqa: PLW0603 - one fact of the process
     _is_the_command = True
     if sys.argv[1:2] == ["run"]:
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def _let_ctrl_c_end_us() -> None:
-    """As it would end the command, had that begun: not by an exception out of some import."""
+    """Restore the default action of Ctrl-C, so that it does not raise out of some import."""
     import signal
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -111,7 +111,7 @@ def keep_environment() -> None:
 
 
 def given_environment() -> list[bytes]:
-    """Entries of the environment that `eroica` was started with, as they were and in their order.
+    """Return the entries of the environment that `eroica` was started with, unchanged and in their order.
 
     `scripts/eroica` and `keep_environment` hand them over. Without that they are those of this process, of which a
     shell has dropped what it cannot name.
@@ -133,7 +133,7 @@ _is_the_command = False
 
 
 def commands_environment(changes: Mapping[str, str | None]) -> list[bytes]:
-    """The given environment with other values of some variables.
+    """Return the given environment with other values of some variables.
 
     Args:
         changes: Values by name; None for a variable that shall not be there.
@@ -184,7 +184,7 @@ def executor(command: Sequence[str], environment: Sequence[bytes]) -> Callable[[
 
 
 def command_of(arguments: Sequence[str]) -> list[str]:
-    """The command of `eroica run`: what follows `--`, else what begins with the first word that is no option."""
+    """Return the command of `eroica run`: what follows `--`, else from the first word that is no option on."""
     rest = list(arguments[1:])
     while rest:
         word = rest.pop(0)
@@ -233,7 +233,7 @@ def _give_signals_back() -> None:
 
 
 def ignored_before(mask: str) -> frozenset[int]:
-    """Numbers of the signals in a mask as the kernel writes it; none where it is no mask."""
+    """Return the numbers of the signals in a mask as the kernel writes it; none if it is no mask."""
     try:
         bits = int(mask, 16)
     except ValueError:

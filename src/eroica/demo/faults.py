@@ -57,7 +57,7 @@ class FaultPlan:
 
 
 def read_plans(text: str) -> tuple[FaultPlan, ...]:
-    """Plans of the form `name:key=number,key=number`, with ";" between them; none for "" and "none".
+    """Read plans of the form `name:key=number,key=number`, with ";" between them; "" and "none" hold none.
 
     Raises:
         UsageError: A plan has another form, or a value is out of range. Whether a fault of that name exists is checked
@@ -67,7 +67,7 @@ def read_plans(text: str) -> tuple[FaultPlan, ...]:
 
 
 def plans_from_environment() -> tuple[FaultPlan, ...]:
-    """Plans in `EROICA_FAULT`, none if it is not set."""
+    """Read the plans in `EROICA_FAULT`; none if it is not set."""
     return read_plans(os.environ.get(VARIABLE, ""))
 
 
@@ -107,24 +107,24 @@ class Fault:
     name: ClassVar[str] = "none"
 
     def wrap_dataset(self, dataset: Any, place: Place) -> Any:
-        """The dataset that the loader shall read; called once, before the loader exists."""
+        """Return the dataset that the loader reads; called once, before the loader exists."""
         return dataset
 
     def wrap_collate(self, collate: Any, place: Place) -> Any:
-        """What the loader shall make batches with; called once, before the loader exists."""
+        """Return what the loader makes batches with; called once, before the loader exists."""
         return collate
 
     def prepare(self, model: Any, place: Place) -> None:
         """Called once on every worker of the job, with the fault or not, before the first iteration."""
 
     def start(self, model: Any, place: Place) -> None:
-        """The fault is there from now on."""
+        """Begin the fault."""
 
     def stop(self) -> None:
-        """The training is over, and the fault was there."""
+        """End the fault when the training is over; called only if it had begun."""
 
     def close(self) -> None:
-        """The training is over, whether the fault was ever there or not: end what was built in before it."""
+        """Remove what `prepare` built in when the training is over, whether the fault had begun or not."""
 
 
 @dataclass
@@ -134,7 +134,7 @@ class HookedFault(Fault):
     handle: Any = field(default=None, init=False, repr=False)
 
     def build(self, place: Place) -> Any:
-        """The part that is hooked in."""
+        """Return the part that is hooked in."""
         raise NotImplementedError
 
     def start(self, model: Any, place: Place) -> None:
@@ -147,7 +147,7 @@ class HookedFault(Fault):
 
 
 def inner_module(model: Any) -> Any:
-    """The user's own module behind a wrapper such as `DistributedDataParallel`."""
+    """Return the user's own module behind a wrapper such as `DistributedDataParallel`."""
     return getattr(model, "module", model)
 
 
@@ -178,11 +178,11 @@ class SteeredFault(Fault):
     number: Any = field(default=None, init=False, repr=False)
 
     def strength(self) -> float:
-        """The number while the fault is there."""
+        """Return the number that the fault sets."""
         raise NotImplementedError
 
     def shared_number(self) -> Any:
-        """The number, 0 until the fault is there, to be given to a part."""
+        """Return the shared number for a part; it is 0 until the fault begins."""
         self.number = self.number or multiprocessing.get_context("spawn").RawValue(ctypes.c_double, 0.0)
         return self.number
 
@@ -317,13 +317,13 @@ class Injection:
         self._running: list[Fault] = []
 
     def dataset(self, dataset: Any) -> Any:
-        """The dataset to give to the loader, wrapped where a plan says so."""
+        """Return the dataset for the loader, wrapped if a plan says so."""
         for _, fault in self._faults:
             dataset = fault.wrap_dataset(dataset, self._place)
         return dataset
 
     def collate(self, collate: Any) -> Any:
-        """The function that the loader shall make batches with, wrapped where a plan says so."""
+        """Return the function that the loader makes batches with, wrapped if a plan says so."""
         for _, fault in self._faults:
             collate = fault.wrap_collate(collate, self._place)
         return collate
@@ -365,7 +365,7 @@ class Injection:
 
 
 def build_fault(plan: FaultPlan, kinds: Mapping[str, type[Fault]] = FAULTS) -> Fault:
-    """The fault that `plan` names, one of `kinds`, with its options.
+    """Make the fault that `plan` names, one of `kinds`, with its options.
 
     Raises:
         UsageError: There is no such fault or it has no such option; the text lists what there is.

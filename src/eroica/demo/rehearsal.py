@@ -98,7 +98,7 @@ def judge(verdict: Verdict, fault: str, worker: int, wanted: Expectation) -> Jud
 
 
 def judge_parts(verdict: Verdict, worker: int, wanted: Expectation) -> dict[str, bool]:
-    """What is right: "verdict", "cause", "workers" (and scope), "file", "function"; arguments as of `judge`."""
+    """Judge each part: "verdict", "cause", "workers" (and scope), "file", "function"; arguments as of `judge`."""
     found = verdict.cause
     word = verdict.verdict == wanted.verdict
     if not wanted.cause or found is None:
@@ -193,11 +193,11 @@ class Rehearsal:
         return self.directory / "final.json"
 
     def training(self) -> list[str]:
-        """The job as anybody would start it, without Eroica; writes its code."""
+        """Write the training and return the command that starts it without Eroica."""
         return self.torchrun(str(write_training(self.directory / "code")))
 
     def torchrun(self, *program: str) -> list[str]:
-        """How torch starts a program that trains."""
+        """Return the command by which torch starts a training program."""
         return [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", str(self.workers), *program, "--iterations", "20000"),
@@ -216,7 +216,7 @@ class Rehearsal:
         return [*isolated("eroica", "run", "--quiet", *where, *options, "--"), *self.training()]
 
     def environment(self) -> dict[str, str]:
-        """The plan travels in the environment; of Eroica's own only who is told is inherited from around the job."""
+        """Return the environment of the job with its plan; of Eroica's variables only webhook and metrics are inherited."""
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -226,29 +226,29 @@ class Rehearsal:
         return {**inherited, "OMP_NUM_THREADS": "1", "EROICA_JOB": f"demo-{self.fault}-{os.getpid()}", VARIABLE: plans}
 
     def status(self) -> JobStatus | None:
-        """What Eroica says of the job now; None if it says nothing."""
+        """Read the status of the job; None if there is none yet."""
         with contextlib.suppress(OSError, msgspec.DecodeError):
             return msgspec.json.decode((self.run / "status.json").read_bytes(), type=JobStatus)
         return None
 
     def verdict(self) -> Verdict | None:
-        """The verdict on the job so far; None if there is none."""
+        """Read the verdict on the job so far; None if there is none."""
         return read_verdict(self.run / "verdict.json")
 
     def verdicts(self) -> list[Verdict]:
-        """Each window's own."""
+        """Read the verdicts on its windows."""
         found = map(read_verdict, sorted(self.run.glob("windows/*/verdict.json")))
         return [verdict for verdict in found if verdict is not None]
 
     def ask_for_window(self) -> bool:
-        """`eroica profile`, as from another terminal; whether it could be asked for."""
+        """Ask for a window with `eroica profile`; return whether that succeeded."""
         command = isolated("eroica", "profile", "--out", str(self.run), "--no-wait")
         return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
 
 
 @contextlib.contextmanager
 def running(case: Rehearsal, log: IO[bytes], watched: bool = True) -> Iterator[subprocess.Popen[bytes]]:
-    """The job while it runs; at the end it gets SIGTERM and time for its verdict, then SIGKILL, children included.
+    """Run the job; at the end it gets SIGTERM and time for its verdict, then SIGKILL, children included.
 
     A worker that cannot act on SIGTERM (stopped, or inside native code) is killed after a short grace.
 
@@ -289,7 +289,7 @@ def _end(job: subprocess.Popen[bytes], case: Rehearsal) -> None:
 
 
 def read_verdict(path: Path) -> Verdict | None:
-    """The verdict in a file; None if there is none."""
+    """Read the verdict in a file; None if there is none."""
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return Verdict.from_json(path.read_bytes())
     return None

@@ -57,7 +57,7 @@ def metrics() -> dict[str, float]:
 
 
 def read_news(run: Path) -> News:
-    """The state of a run directory; what is missing, damaged or of another version in it is left out."""
+    """Read the state of a run directory; what is missing, damaged or of another version is left out."""
     numbers: dict[str, float] = {}
     verdict = ""
     with contextlib.suppress(Exception):
@@ -75,7 +75,7 @@ def read_news(run: Path) -> News:
 
 
 def _of_cause(record: Mapping[str, Any]) -> dict[str, float]:
-    """Gain, confidence and worker of the first cause."""
+    """Return gain, confidence and worker of the first cause."""
     causes = [one for one in record["findings"] if one["role"] == "cause"]
     if not causes:
         return {}
@@ -114,7 +114,7 @@ class Reader:
         self._told = ""
 
     def look(self, patience_s: float) -> bool:
-        """Read, and wait for so long at most; True when it is read. A reading that hangs is waited for once only."""
+        """Read in a thread, wait at most `patience_s`, return whether it is read. A hanging read is waited for once."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._read, name="eroica-news", daemon=True)
             self._thread.start()
@@ -122,7 +122,7 @@ class Reader:
         return not self._thread.is_alive()
 
     def poll(self) -> News | None:
-        """News that came in since, each once; None where there is nothing new. Costs a clock reading."""
+        """Return news since the last call, each once; None if there is nothing new. Costs a clock reading."""
         now = time.monotonic()
         if now < self._next_s or (self._thread is not None and self._thread.is_alive()):
             return None
@@ -133,7 +133,7 @@ class Reader:
         return self._hand_out()
 
     def last(self, patience_s: float = 1.0) -> News | None:
-        """News at the end of a training, waited for so long at most."""
+        """Return news at the end of a training, after waiting at most `patience_s`."""
         if not self.look(patience_s / 2) and self._thread is not None:
             self._thread.join(patience_s / 2)
         return None if self._thread is not None and self._thread.is_alive() else self._hand_out()

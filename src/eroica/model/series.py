@@ -24,7 +24,7 @@ _MOST_KEPT, _LONGEST_KEPT = 512, 512
 
 
 def encode_series(array: NDArray[Any], exact: bool = False) -> bytes:
-    """One-dimensional array as bytes; empty for an empty array.
+    """Encode a one-dimensional array as bytes; an empty array as no bytes.
 
     Args:
         array: Any numbers.
@@ -62,14 +62,14 @@ def _decode(data: bytes, kind: np.dtype[Any]) -> NDArray[Any]:
 
 @lru_cache(maxsize=_MOST_KEPT)
 def _decode_integers(data: bytes, kind: np.dtype[Any]) -> NDArray[Any]:
-    """Numbers, iterations and sizes of executions are the same on all members of a group, and are asked for often."""
+    """Decode short integer series once: members of a group have the same ones, and they are read often."""
     values = _decode(data, kind)
     values.setflags(write=False)
     return values
 
 
 def decode_together(parts: Sequence[bytes], dtype: DTypeLike) -> NDArray[Any] | None:
-    """Many series of the same length as one array, in a third of the time that they take one by one.
+    """Decode many series of the same length into one array, in a third of the time that they take one by one.
 
     Returns:
         [series, values] of `dtype`; None if there are none or their lengths differ.
@@ -89,7 +89,7 @@ def decode_together(parts: Sequence[bytes], dtype: DTypeLike) -> NDArray[Any] | 
 
 
 def decode_alike(parts: Sequence[bytes], dtype: DTypeLike) -> NDArray[Any] | list[NDArray[Any]]:
-    """Many series, one array [series, values] where they have the same length, else one for each.
+    """Decode many series into one array [series, values] if they have the same length, else into one array each.
 
     Raises:
         InputError: As `decode_series`.
@@ -99,7 +99,7 @@ def decode_alike(parts: Sequence[bytes], dtype: DTypeLike) -> NDArray[Any] | lis
 
 
 def _unpacked(data: bytes) -> bytes:
-    """Bytes of one series, within bounds."""
+    """Decompress one series, within bounds."""
     if len(data) <= _CANNOT_BE_TOO_LONG:  # in half the time
         try:
             plain: bytes = _ng.decompress(data)

@@ -16,7 +16,7 @@ _MOST_RANGES = 8
 
 
 def clean(text: str, limit: int = _LONGEST_NAME) -> str:
-    """`text` on one line, without control, format and bidirectional characters, at most `limit` characters.
+    """Return `text` on one line, without control, format and bidirectional characters, at most `limit` characters.
 
     What is too long loses its middle: both ends of a kernel's or path's name say something.
     """
@@ -30,12 +30,12 @@ def clean(text: str, limit: int = _LONGEST_NAME) -> str:
 
 
 def line(text: str) -> str:
-    """`text` as it is, spaces included, but on one line and without what a terminal would obey."""
+    """Return `text` with its spaces on one line, without characters that a terminal would obey."""
     return "".join(map(_visible, text))
 
 
 def sentence(text: str) -> str:
-    """`clean` with the room that a sentence needs."""
+    """Return `text` cleaned, with the room that a sentence needs."""
     return clean(text, _LONGEST_SENTENCE)
 
 
@@ -49,7 +49,7 @@ def _visible(character: str) -> str:
 
 
 def worker_list(workers: Sequence[int], noun: str = "worker") -> str:
-    """Global ranks as ranges: "worker 2", "workers 0–3, 7, 8", at most eight ranges."""
+    """Write global ranks as at most eight ranges: "worker 2", "workers 0–3, 7, 8"."""
     ranges = runs(sorted(set(workers)))
     if not ranges:
         return f"no {noun}"
@@ -59,7 +59,7 @@ def worker_list(workers: Sequence[int], noun: str = "worker") -> str:
 
 
 def window_list(windows: Sequence[int]) -> str:
-    """Window numbers: "window 2", "windows 2–4, 7"."""
+    """Write window numbers as ranges: "window 2", "windows 2–4, 7"."""
     return worker_list(windows, "window")
 
 
@@ -81,12 +81,12 @@ def ending_words(ending: Ending | None) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """A number and what it counts: "1 worker", "2 workers"."""
+    """Write a number and what it counts: "1 worker", "2 workers"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def history(recurrence: Recurrence) -> str:
-    """How often a cause was seen, and how it went on; no full stop."""
+    """Say how often a cause was seen, and whether it grew; no full stop."""
     seen, looked = len(recurrence.windows), recurrence.looked
     if recurrence.kind == "single":
         return "Seen in the only window that could show it"
@@ -128,13 +128,13 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def change(before: float, now: float) -> str:
-    """How much longer something takes: "+34 %", from ten times on "24 times"."""
+    """Write how much longer something takes: "+34 %", from ten times on "24 times"."""
     ratio = now / before
     return f"{ratio:.0f} times" if ratio >= 10 else f"{100 * (ratio - 1):+.0f} %"
 
 
 def milliseconds(value: float) -> str:
-    """About three significant digits, seconds from 10,000 ms on."""
+    """Write milliseconds with about three significant digits, as seconds from 10,000 ms on."""
     if abs(value) >= 10_000:
         return f"{value / 1000:.1f} s"
     digits = 0 if abs(value) >= 100 or not value else 1 if abs(value) >= 1 else 2
@@ -142,12 +142,12 @@ def milliseconds(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Seconds, or milliseconds below a second."""
+    """Write seconds, below one second as milliseconds."""
     return f"{value:.1f} s" if value >= 1 else milliseconds(1000 * value)
 
 
 def byte_size(value: int) -> str:
-    """Bytes in decimal units."""
+    """Write bytes in decimal units."""
     size = float(value)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
@@ -157,7 +157,7 @@ def byte_size(value: int) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """A number with its unit; fractions as percent."""
+    """Write a number with its unit; fractions as percent."""
     if unit.startswith("fraction"):
         return percent(value)
     return f"{value:.3g} {clean(unit, 20)}".strip()

@@ -63,7 +63,7 @@ def diagnose_all(
     rank_regex: str | None = None,
     progress: bool = False,
 ) -> tuple[Verdict, ...]:
-    """A verdict for every job and recording under the paths, the one with the greatest cause first.
+    """Return a verdict for every job and recording under the paths, the one with the greatest cause first.
 
     Args and errors are those of `diagnose`.
     """

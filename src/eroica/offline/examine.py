@@ -39,7 +39,7 @@ regular expression of one group, --rank-regex 'gpu(\\d+)' (in Python: rank_regex
 
 
 def reading_bar(wanted: bool = True) -> Progress:
-    """Bytes, rate and time left of reading in one line of standard error, if that is a terminal and it is wanted."""
+    """Return a progress bar of reading on standard error; it is empty where that is no terminal or it is not wanted."""
     console = Console(stderr=True)
     columns = (BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     disable = not wanted or not console.is_terminal or console.is_dumb_terminal
@@ -52,7 +52,7 @@ def examine(
     rule: re.Pattern[str] | None = None,
     bar: Progress | None = None,
 ) -> Examination:
-    """Find, read, compare, diagnose.
+    """Find, read, compare and diagnose everything under some paths.
 
     Args:
         paths: Files, folders, patterns.
@@ -81,7 +81,7 @@ def read_spans(
     settings: Settings,
     bar: Progress | None = None,
 ) -> tuple[tuple[Span, ...], tuple[str, ...]]:
-    """The recordings among the trace files under some paths, without a diagnosis, and what could not be used.
+    """Read the recordings under some paths without a diagnosis; also return what could not be used.
 
     Raises:
         UsageError: There is nothing there, or nobody knows the ranks.
@@ -100,7 +100,7 @@ def read_spans(
 
 
 def _importance(part: Part) -> tuple[float, ...]:
-    """Standstills first, then the greatest cause; without any, the recording that says most."""
+    """Return the sort key of a recording: standstills, then the gain of the cause, then how much it tells."""
     verdict = part.verdict
     causes = [finding for finding in verdict.findings if finding.role == "cause"]
     gain = max((finding.gain or 0.0 for finding in causes), default=0.0)
@@ -116,7 +116,7 @@ def _losses(problems: Sequence[EroicaError]) -> tuple[str, ...]:
 
 
 def _combined(problems: Sequence[EroicaError]) -> EroicaError:
-    """One error for all: the first three in words."""
+    """Return one error for all problems; it quotes the first three."""
     if not problems:
         return InputError("nothing here can be used")
     if len(problems) == 1:
@@ -193,7 +193,7 @@ def _patterns(summaries: Sequence[TraceSummary]) -> tuple[WorkerPattern, ...]:
 
 
 def window_of(span: Span) -> Window:
-    """What a span recorded, as a window."""
+    """Describe what a span recorded as a window."""
     patterns = _patterns(span.summaries)
     count = len(patterns) + len(span.left_out)
     files = "1 trace file" if count == 1 else f"{count} trace files"
@@ -252,14 +252,14 @@ def _write(examination: Examination, store: Store) -> None:
 
 
 def page_of(examination: Examination) -> bytes:
-    """The first recording with all its pictures; the others stand in its notes."""
+    """Draw the first recording with all its pictures; its notes name the others."""
     part = examination.parts[0]
     material = Material(verdict=examination.verdict, window=part.window, patterns=part.patterns, blockage=part.blockage)
     return build_report(material)
 
 
 def report_html(source: Verdict | str | PathLike[str]) -> str:
-    """The report as one HTML page that needs nothing but itself; for notebooks and other tools.
+    """Return the report as one HTML page that loads nothing; for notebooks and other tools.
 
     Args:
         source: A run directory or one of its windows, a file from `--json`, traces or dumps (diagnosed first), or a

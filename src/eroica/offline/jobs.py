@@ -116,7 +116,7 @@ def _without_copies(files: Sequence[TraceSummary], notes: _Notes) -> list[TraceS
 
 
 def of_rank(file: TraceSummary, rank: int) -> TraceSummary:
-    """The summary as that of another rank."""
+    """Return the summary as that of another rank."""
     assert file.pattern is not None
     worker = msgspec.structs.replace(file.pattern.worker, global_rank=rank)
     return msgspec.structs.replace(file, rank=rank, pattern=msgspec.structs.replace(file.pattern, worker=worker))
@@ -343,7 +343,7 @@ class Examination:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the first; what else was found stands last in its notes, a line each."""
+        """Verdict on the first recording; its last notes name the others, a line each."""
         others = self.parts[1:]
         lines = [f"also here: {part.title}: {_one_line(part.verdict)}" for part in others[:_MOST_OTHERS]]
         if len(others) > _MOST_OTHERS:
@@ -352,7 +352,7 @@ class Examination:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """The verdicts on all; what could not be used stands in the notes of the first."""
+        """Verdicts on all recordings; the notes of the first say what could not be used."""
         return self._first_with(()), *(part.verdict for part in self.parts[1:])
 
     def _first_with(self, lines: Sequence[str]) -> Verdict:

@@ -20,9 +20,9 @@ from eroica.settings import Settings
 
 
 def parts_of_saved(path: Path, settings: Settings, problems: list[EroicaError]) -> list[Part]:
-    """Every window of a run directory, a window, or a heap of patterns; each belongs to the job that its verdict names.
+    """Judge again every window of a run directory, one window, or a directory of patterns.
 
-    Baseline windows are only compared with, unless there are no others.
+    A window belongs to the job that its verdict names. Baseline windows are judged only if there are no others.
 
     Args:
         path: As `eroica.archive.load` understands it.
@@ -49,10 +49,10 @@ def parts_of_saved(path: Path, settings: Settings, problems: list[EroicaError]) 
 
 
 def compared_with(window: SavedWindow, known: Iterable[int]) -> tuple[int, int]:
-    """Numbers of the baseline windows to compare a window with, one that is trusted and one that is not; 0 for none.
+    """Return the numbers of the trusted and of the untrusted baseline window to compare with; 0 for none.
 
-    Those that it was compared with when it was judged first, for the job may have refused a later one; where nobody
-    noted that, the last one before it.
+    They are those of the first verdict, because the job may have refused a later baseline window. Without such a note,
+    the last baseline window before this one is trusted.
 
     Args:
         window: To be judged again.
@@ -70,7 +70,7 @@ def compared_with(window: SavedWindow, known: Iterable[int]) -> tuple[int, int]:
 def usable_patterns(
     window: SavedWindow, engine: Engine = HERE
 ) -> tuple[Window, tuple[WorkerPattern, ...], tuple[str, ...]]:
-    """A window's patterns that can be used, and notes.
+    """Return the request for a window, its usable patterns, and notes.
 
     Args:
         window: The window.
@@ -90,7 +90,7 @@ def usable_patterns(
 
 
 def split_window(text: str) -> tuple[Path, str]:
-    """`RUN@3` or `RUN@baseline` -> path and window; a path that exists is taken as it is.
+    """Split `RUN@3` or `RUN@baseline` into path and window; a path that exists is not split.
 
     Raises:
         UsageError: There is nothing at this path.
@@ -105,11 +105,11 @@ def split_window(text: str) -> tuple[Path, str]:
 
 
 def open_place(path: Path) -> Saved:
-    """What lies at a path that the user gave.
+    """Open a path that the user gave.
 
     Raises:
-        UsageError: Nothing does.
-        InputError: It is nothing of ours.
+        UsageError: There is nothing at this path.
+        InputError: Eroica did not write it, or it cannot be read.
     """
     try:
         if not path.exists():
@@ -151,7 +151,7 @@ def choose_window(saved: Saved, which: str) -> SavedWindow:
 
 
 def examine_again(run: SavedRun | None, saved: SavedWindow, settings: Settings) -> Part:
-    """A saved window, diagnosed by the present rules.
+    """Diagnose a saved window by the present rules.
 
     Args:
         run: Where it belongs; its baseline window is compared with. None: the patterns are all there is.
@@ -180,7 +180,7 @@ def examine_again(run: SavedRun | None, saved: SavedWindow, settings: Settings) 
 
 
 def baselines_of(run: SavedRun | None, window: SavedWindow) -> tuple[Sequence[WorkerPattern], Sequence[WorkerPattern]]:
-    """Patterns of the healthy window that a window is compared with, and of one that is not trusted; at most one."""
+    """Return the patterns of the trusted baseline window, or of the untrusted one; at least one of the two is empty."""
     windows = run.windows if run is not None else ()
     earlier = {
         one.window_id: one

@@ -106,7 +106,7 @@ def _without_device(summaries: Sequence[TraceSummary]) -> dict[int, str]:
 
 
 def _without_communication(summaries: Sequence[TraceSummary]) -> dict[int, str]:
-    """Those that show no communication, where most of the others in one of their groups do."""
+    """Return the workers without communication, if most workers show some in a group that they belong to."""
     talking = [one for one in summaries if any(one.held.communication)]
     if len(talking) < _MOST * len(summaries):
         return {}
@@ -120,7 +120,7 @@ def _without_communication(summaries: Sequence[TraceSummary]) -> dict[int, str]:
 
 
 def _members_of_used_groups(talking: Sequence[TraceSummary]) -> set[int]:
-    """Ranks in groups of which executions were recorded; nobody where no trace lists members."""
+    """Return the ranks in groups of which executions were recorded; none if no trace lists members."""
     found: set[int] = set()
     for one in talking:
         assert one.pattern is not None
@@ -132,7 +132,7 @@ def _members_of_used_groups(talking: Sequence[TraceSummary]) -> set[int]:
 
 
 def _unlike_most(summaries: Sequence[TraceSummary]) -> dict[int, str]:
-    """Those whose iterations were not found in the way most were: numbers of different ways mean different things."""
+    """Return the workers whose iterations were found in another way than most: their numbers are not comparable."""
     ways = [one.found_by for one in summaries]
     usual = max(ways, key=ways.count)
     if ways.count(usual) <= _MOST * len(ways):
@@ -150,7 +150,7 @@ def _recorded(one: TraceSummary) -> Range:
 
 
 def _whole_run(one: TraceSummary, peers: Sequence[TraceSummary]) -> Range | None:
-    """First and last of the longest stretch of whole iterations; None if there is none."""
+    """Return the first and last of the longest run of whole iterations; None if there is none."""
     held, first = one.held, _recorded(one)[0]
     usual = min(1.0, median(_per_launch(peer.held) or 1.0 for peer in peers)) if len(peers) > 1 else 1.0
     own = _per_launch(held)
@@ -170,7 +170,7 @@ def _whole_run(one: TraceSummary, peers: Sequence[TraceSummary]) -> Range | None
 
 
 def _per_launch(held: Held) -> float | None:
-    """Kernels for each call that launched one; None where calls do not count kernels."""
+    """Return kernels per launching call; None if calls do not tell how many kernels they launch."""
     if held.launches_many or held.all_launches < _FEWEST_LAUNCHES:
         return None
     return held.all_kernels / held.all_launches
@@ -183,7 +183,7 @@ def _is_lossy(held: Held, usual: float) -> bool:
 
 
 def _common(whole: Mapping[int, Range], by_rank: Mapping[int, TraceSummary], left: dict[int, str]) -> Range | None:
-    """Iterations that all who are not left out have whole; who has too few of them is left out."""
+    """Return the iterations that all remaining workers have whole; workers with too few of them are added to `left`."""
     numbers = [number for low, high in whole.values() for number in range(low, high + 1)]
     usual = {number for number in set(numbers) if numbers.count(number) >= _MOST * len(whole)}
     ranges = dict(whole)
@@ -220,12 +220,12 @@ def _damaged_and(one: TraceSummary) -> str:
 
 
 def damage_note(one: TraceSummary) -> str:
-    """What is said first of a damaged recording that is compared nevertheless."""
+    """Return the note on a damaged recording that is compared nevertheless."""
     return f"the recording of worker {one.rank} is damaged: {one.held.damage[0]}"
 
 
 def how_found(span: Span) -> str:
-    """How iterations were found, as a clause."""
+    """Return how iterations were found, as a clause."""
     ways = sorted({one.found_by for one in span.summaries})
     return " and ".join(_FOUND_BY.get(way, way) for way in ways)
 
@@ -258,7 +258,7 @@ def temper(verdict: Verdict, span: Span) -> Verdict:
 
 
 def _doubt(span: Span) -> str:
-    """Why recordings in which nothing was found may still not be called healthy, as a clause; "" if they may."""
+    """Return why recordings without a cause may not be called healthy, as a clause; "" if they may."""
     alone = len(span.summaries) == 1
     talk = any(any(one.held.communication) for one in span.summaries)
     for one in span.summaries:
@@ -276,7 +276,7 @@ def _doubt(span: Span) -> str:
 
 
 def _without_iterations(verdict: Verdict, span: Span, startup: str) -> Verdict:
-    """Nothing is a share of an iteration where there are none: what seemed to be one becomes a note."""
+    """Return an undetermined verdict for a recording without iterations; its former sentence becomes a note."""
     said = verdict.summary
     length = seconds(max(one.pattern.duration_s for one in span.summaries if one.pattern is not None))
     summary = (
@@ -294,13 +294,13 @@ def _without_iterations(verdict: Verdict, span: Span, startup: str) -> Verdict:
 
 
 def _only_startup(verdict: Verdict) -> Verdict:
-    """Iterations were found, but the process was still being set up in them."""
+    """Return an undetermined verdict for iterations in which the process was still being set up."""
     summary = "The recorded iterations hold the start of the process; record later ones (schedule(wait=..., warmup=2))."
     return msgspec.structs.replace(verdict, verdict="undetermined", summary=summary, findings=())
 
 
 def _without_lost_work(verdict: Verdict, span: Span) -> Verdict:
-    """No cause that rests on a device which idles, where the file says that kernels of it were lost."""
+    """Withdraw causes that rest on an idle device if the file says that kernels were lost."""
     lossy = [
         one
         for one in span.summaries
@@ -323,7 +323,7 @@ def _without_lost_work(verdict: Verdict, span: Span) -> Verdict:
 
 
 def _has_none(span: Span) -> bool:
-    """No iterations were found."""
+    """Return whether no iterations were found."""
     return all(one.found_by == "span" for one in span.summaries)
 
 
@@ -339,7 +339,7 @@ def _may_say_slow(verdict: Verdict, span: Span, starts_up: bool) -> bool:
 
 
 def _startup(span: Span) -> str:
-    """The sentence about what is done once per process, "" where that is little."""
+    """Return a sentence on start-up work, which is done once per process; "" if it is little."""
     most = max(span.summaries, key=lambda one: one.startup_s)
     assert most.pattern is not None
     window_s = most.pattern.duration_s
@@ -353,7 +353,7 @@ def _startup(span: Span) -> str:
 
 
 def _left_out(span: Span) -> str:
-    """The sentence about those who are not compared."""
+    """Return a sentence on the workers that are not compared."""
     ranks: Sequence[int] = sorted(span.left_out)
     reasons = {span.left_out[rank] for rank in ranks}
     whose = "its recording" if len(ranks) == 1 else "their recordings"

@@ -19,7 +19,7 @@ _DEFAULT_GROUP = "default_pg"
 
 
 def parts_of_dumps(sources: Sequence[Source], settings: Settings, problems: list[EroicaError]) -> list[Part]:
-    """One part for the dumps of each job.
+    """Judge the dumps of each job, one part a job.
 
     Dumps of one directory belong together; so do those of sibling directories of different workers of equally large
     jobs. Of two dumps of one worker the larger counts.
@@ -66,7 +66,7 @@ def _part(job: str, dumps: Sequence[FlightDump], settings: Settings) -> Part:
 
 
 def standstill_window(blockage: Blockage) -> Window:
-    """What was looked at, as a window."""
+    """Describe what was looked at as a window."""
     return Window(
         window_id=max(1, blockage.look_id),
         kind="blocked",
@@ -78,7 +78,7 @@ def standstill_window(blockage: Blockage) -> Window:
 
 
 def build_blockage(dumps: Iterable[FlightDump]) -> Blockage:
-    """Dumps whose workers are known, as one look at each worker."""
+    """Turn dumps whose workers are known into one look at each worker."""
     listed = sorted((dump for dump in dumps if dump.rank is not None), key=lambda dump: dump.rank or 0)
     world_size = _world_size(listed)
     inferred = _infer_groups(listed)
@@ -102,9 +102,9 @@ def build_blockage(dumps: Iterable[FlightDump]) -> Blockage:
 
 
 def _infer_groups(dumps: Iterable[FlightDump]) -> list[ProcessGroup]:
-    """Groups whose members no dump tells (gloo, early versions): those that have entries of them.
+    """Return the groups whose members no dump states (gloo, early versions), with the workers that have their entries.
 
-    Who is a member and has never entered anything there cannot be seen.
+    A member that has never entered a collective of the group is not seen.
     """
     listed = list(dumps)
     told = {group.name for dump in listed for group in dump.groups if group.ranks}
@@ -117,7 +117,7 @@ def _infer_groups(dumps: Iterable[FlightDump]) -> list[ProcessGroup]:
 
 
 def _world_size(dumps: Iterable[FlightDump]) -> int:
-    """Of the default group where one is told, else as far as the ranks go."""
+    """Return the size of the default group, else the highest rank seen plus one."""
     listed = list(dumps)
     groups = [group for dump in listed for group in dump.groups if group.ranks]
     told = [len(one.ranks) for one in groups if one.description == _DEFAULT_GROUP or one.name in ("0", _DEFAULT_GROUP)]

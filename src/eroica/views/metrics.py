@@ -72,7 +72,7 @@ class Scrape:
 
 
 def exposition(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:
-    """The metrics as text.
+    """Return the metrics as text.
 
     Args:
         scrape: What is known.
@@ -122,7 +122,7 @@ class _Run(Collector):
         return self._filled(CounterMetricFamily(name, text, labels=["run", *keys], unit=unit), value)
 
     def _filled(self, family: Any, value: float | Series | None) -> Metric:
-        """With clean labels; of several that look the same then, the highest value counts: no series occurs twice."""
+        """Fill a family with clean labels; of series whose labels become the same, the highest value counts."""
         shown: dict[tuple[str, ...], float] = {}
         series = value if isinstance(value, Mapping) else {} if value is None else {(): value}
         for names, each in series.items():
@@ -141,7 +141,7 @@ class _Run(Collector):
 
 
 def label(text: str) -> str:
-    """A name from the job as the value of a label: one short line without control characters."""
+    """Return a name from the job as the value of a label: one short line without control characters."""
     return clean(text, LONGEST_LABEL)
 
 
