@@ -216,7 +216,7 @@ class Rehearsal:
         return [*isolated("eroica", "run", "--quiet", *where, *options, "--"), *self.training()]
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of the job with its plan; of Eroica's variables only webhook and metrics are inherited."""
+        """Return the environment of the job with its plan; of Eroica's variables, webhook and metrics are inherited."""
         inherited = {
             name: value
             for name, value in os.environ.items()
