@@ -1,12 +1,11 @@
 """Who waits for whom: a matrix of waiting workers and the workers they wait for, with bars of the sums.
 
-Beyond 40 workers, a host stands for its workers; workers that the verdict names stand alone.
+Of more than 40 workers, those that the verdict names and those with the longest waits are drawn.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from markupsafe import Markup
 
@@ -17,8 +16,8 @@ from eroica.views import svg
 from eroica.views.material import Material
 from eroica.views.svg import Facts, Picture
 
-#: Workers up to which each has a row and a column; then hosts, and workers that the verdict names.
-_MOST_WORKERS, _MOST_HOSTS, _MOST_CULPRITS = 40, 24, 8
+#: Workers with a row and a column.
+_MOST_WORKERS = 40
 _WIDTH, _LEFT, _BARS, _SIDE = 960.0, 128.0, 84.0, 560.0
 _LARGEST_CELL = 56.0
 #: Least size of a cell with a number, pixels.
@@ -40,70 +39,39 @@ def draw(material: Material) -> Picture | None:
 
 
 class _Matrix:
-    """One matrix of parties: workers, or the workers of a host.
+    """One matrix of workers.
 
     Attributes:
-        names: Name of each party.
-        named: Places of parties that the verdict names.
-        place: Global rank -> place of its party.
-        cells: Row and column -> milliseconds per iteration; of a host the mean over its workers on record.
-        waited: Waiting of each party, of a host the mean.
-        blamed: Waiting of others laid at each party, summed.
+        ranks: The workers, rising.
+        known: How many there are.
+        named: Places of workers that the verdict names.
+        cells: Row and column -> milliseconds per iteration.
+        waited: Waiting of each worker.
+        blamed: Waiting of others laid at each worker.
     """
 
     def __init__(self, material: Material, waits: Waits) -> None:
         self.waits = waits
-        edges = waits.edges
-        known = {rank for edge in edges for rank in (edge.waiter, edge.on)}
-        known |= set(waits.waited_ms) | set(waits.blamed_ms) | set(material.places)
-        self.by_host = len(known) > _MOST_WORKERS
-        own = [rank for rank in material.culprits if rank in known][: _MOST_CULPRITS if self.by_host else None]
-
-        def party(rank: int) -> str:
-            return f"worker {rank}" if rank in own or not self.by_host else material.hosts.get(rank) or "unknown host"
-
-        weight: dict[str, float] = defaultdict(float)
-        for edge in edges:
+        weight: dict[int, float] = dict.fromkeys((*waits.waited_ms, *waits.blamed_ms, *material.places), 0.0)
+        for edge in waits.edges:
             for rank in (edge.waiter, edge.on):
-                weight[party(rank)] += edge.per_iteration_ms
-        parties = list(
-            dict.fromkeys(map(party, sorted(known, key=lambda rank: (self.by_host and rank not in own, rank))))
-        )
-        hosts = parties[len(own) :] if self.by_host else []
-        dropped = set(sorted(hosts, key=lambda name: -weight[name])[_MOST_HOSTS:])
-        self.names = [name for name in parties if name not in dropped]
-        at = {name: number for number, name in enumerate(self.names)}
-        self.place = {rank: at.get(party(rank), len(self.names)) for rank in known}
-        self.names += [f"{len(dropped)} other hosts"] if dropped else []
-        self.named = {self.place[rank] for rank in own}
-        self.cells: dict[tuple[int, int], float] = defaultdict(float)
-        listed = self._counts({edge.waiter for edge in edges})
-        for edge in edges:
-            row = self.place[edge.waiter]
-            self.cells[row, self.place[edge.on]] += edge.per_iteration_ms / listed[row]
-        counts = self._counts(waits.waited_ms)
-        self.waited = [total / count for total, count in zip(self._summed(waits.waited_ms), counts, strict=True)]
-        self.blamed = self._summed(waits.blamed_ms)
+                weight[rank] = weight.get(rank, 0.0) + edge.per_iteration_ms
+        self.known = len(weight)
+        heaviest = sorted(weight, key=lambda rank: (rank not in material.culprits, -weight[rank], rank))
+        self.ranks = sorted(heaviest[:_MOST_WORKERS])
+        self.names = [f"worker {rank}" for rank in self.ranks]
+        place = {rank: at for at, rank in enumerate(self.ranks)}
+        self.named = {place[rank] for rank in material.culprits if rank in place}
+        drawn = [edge for edge in waits.edges if edge.waiter in place and edge.on in place]
+        self.cells = {(place[edge.waiter], place[edge.on]): edge.per_iteration_ms for edge in drawn}
+        self.waited = [waits.waited_ms.get(rank, 0.0) for rank in self.ranks]
+        self.blamed = [waits.blamed_ms.get(rank, 0.0) for rank in self.ranks]
         self.cell = min(_LARGEST_CELL, _SIDE / len(self.names))
         self.top = _BARS + 30
         self.end, self.bottom = (start + self.cell * len(self.names) for start in (_LEFT, self.top))
 
-    def _counts(self, ranks: Iterable[int]) -> list[int]:
-        """Return how many of these workers each party stands for, at least 1."""
-        counts = [0] * len(self.names)
-        for rank in ranks:
-            counts[self.place[rank]] += 1
-        return [max(count, 1) for count in counts]
-
-    def _summed(self, by_rank: dict[int, float]) -> list[float]:
-        sums = [0.0] * len(self.names)
-        for rank, value in by_rank.items():
-            sums[self.place[rank]] += value
-        return sums
-
     def picture(self) -> Picture:
         """Return drawing and table."""
-        what = "hosts" if self.by_host else "workers"
         drawn = svg.svg(
             _WIDTH,
             self.bottom + 12,
@@ -112,27 +80,22 @@ class _Matrix:
             *(self._square(*pair, value) for pair, value in self.cells.items() if value > 0),
             *self._blame_bars(),
             *self._wait_bars(),
-            title=f"Matrix of who waits for whom among {len(self.names)} {what}",
+            title=f"Matrix of who waits for whom among {len(self.names)} workers",
             cls="wide waits",
         )
-        return Picture(
-            id="waits",
-            title="Who waits for whom",
-            body=svg.tag("div", drawn, cls="scroll"),
-            reads=self._reads(),
-            facts=self._facts(),
-        )
+        body = svg.tag("div", drawn, cls="scroll")
+        return Picture(id="waits", title="Who waits for whom", body=body, reads=self._reads(), facts=self._facts())
 
     def _reads(self) -> str:
-        hosts = " Hosts stand for their workers, with the mean of those on record." if self.by_host else ""
         few = len(self.waits.edges) < self.waits.workers - 1
         some = f" On record are the {len(self.waits.edges)} longest waits." if few else ""
+        most = f" Drawn are {len(self.ranks)} of {self.known:,} workers, those with the longest waits."
         withheld = self.waits.withheld_ms / self.waits.total_ms
         nobody = f" {percent(withheld)} of all waiting is laid at nobody." if withheld >= 0.005 else ""
         return (
             "A square says that the worker of its row waits directly for the one of its column, its area how long; "
             "bars above are the waiting laid at each one, summed over all who wait, after chains are followed."
-            f"{nobody}{hosts}{some}"
+            f"{nobody}{most * (self.known > len(self.ranks))}{some}"
         )
 
     def _grid(self) -> Iterator[Markup]:
@@ -158,15 +121,12 @@ class _Matrix:
     def _square(self, row: int, column: int, value: float) -> Markup:
         side = max((self.cell - 2) * (value / max(self.cells.values())) ** 0.5, 1.2)
         x, y = _LEFT + self.cell * (column + 0.5), self.top + self.cell * (row + 0.5)
-        told = svg.hint(f"{self._who_waits(row)} {svg.time(value)} an iteration for {self.names[column]}")
+        told = svg.hint(f"{self.names[row]} waits {svg.time(value)} an iteration for {self.names[column]}")
         cls = "blamed-cell" if column in self.named else "bar"
         box = svg.rect(x - side / 2, y - side / 2, side, side, told, cls=cls)
         has_number = self.cell >= _NUMBERED and side > 0.75 * self.cell
         number = svg.label(x, y + 4, f"{value:.3g}", text_anchor="middle", cls="on-square") if has_number else None
         return svg.tag("g", box, number)
-
-    def _who_waits(self, at: int) -> str:
-        return f"{self.names[at]} {'wait' if self.by_host and at not in self.named else 'waits'}"
 
     def _blame_bars(self) -> Iterator[Markup]:
         """Yield the bars above the columns: waiting of others that a party causes."""
@@ -189,11 +149,11 @@ class _Matrix:
         """Yield the bars right of the rows: the party's own waiting."""
         most, x = max(*self.waited, 1e-9), self.end + 24
         room = max(_WIDTH - x - 78, 60)
-        yield svg.label(x, self.top - 7, f"waits, {'mean ' * self.by_host}per iteration", cls="axis-title")
+        yield svg.label(x, self.top - 7, "waits, per iteration", cls="axis-title")
         for at, value in enumerate(self.waited):
             y, long = self.top + self.cell * (at + 0.5), max(room * value / most, 0.5)
             thick = min(self.cell - 2, 22.0)
-            told = svg.hint(f"{self._who_waits(at)} {svg.time(value)} an iteration in all")
+            told = svg.hint(f"{self.names[at]} waits {svg.time(value)} an iteration in all")
             if value > 0:
                 cls = "bar-culprit" if at in self.named else "bar"
                 yield svg.rect(x, y - thick / 2, long, thick, told, cls=cls)
