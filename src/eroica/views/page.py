@@ -45,7 +45,7 @@ from eroica.report.phrases import (
     who,
     window_facts,
 )
-from eroica.views import flames, heatmap, iterations, stuck, waits
+from eroica.views import flames, heatmap, iterations, waits
 from eroica.views.material import Material, gather
 from eroica.views.svg import Picture, join, line, path, rect, svg, tag
 from eroica.wire.logs import log_to
@@ -212,7 +212,7 @@ def draw_coverage(material: Material) -> Picture:
 log = logging.getLogger("eroica.views")
 #: Name -> title in the navigation, and the function that draws it; in the order of the page.
 PICTURES: dict[str, tuple[str, Callable[[Material], Picture | None]]] = {
-    "stuck": ("Who is stuck where", stuck.draw),
+    "stuck": ("Who is stuck where", waits.draw_stuck),
     "iterations": ("Iterations", iterations.draw),
     "heatmap": ("Heat map", heatmap.draw),
     "waits": ("Waits", waits.draw),
