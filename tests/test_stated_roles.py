@@ -17,11 +17,11 @@ def test_names_with_ranks_and_ranges_of_them() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("actor", "'actor' is no name with ranks; write names with ranks, as in"),
-        ("actor=zero", "'zero' is no rank and no range of ranks"),
-        ("actor=3-1", "the range '3-1' is not possible"),
-        ("actor=0-99999999999", "the range '0-99999999999' is not possible"),
-        ("a=0-3;a=5", "'a' stands there twice"),
+        ("actor", "'actor' is no new name with ranks, as in"),
+        ("actor=zero", "'actor=zero' is no new name"),
+        ("actor=3-1", "'actor=3-1' is no new name"),
+        ("actor=0-99999999999", "'actor=0-99999999999' is no new name"),
+        ("a=0-3;a=5", "'a=5' is no new name"),
         ("a=0-3;b=3-5", "rank 3 is in both 'a' and 'b'"),
     ],
 )

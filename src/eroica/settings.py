@@ -375,11 +375,6 @@ def _typed(value: Any, default: Any) -> Any:
     return float(value) if isinstance(default, float) else str(value)
 
 
-#: More workers than any job has; a range beyond is a slip of the hand.
-_MOST_RANKS = 1_000_000
-_FORM = "write names with ranks, as in 'actor=0-3;critic=4,6,8-11'"
-
-
 def parse_roles(text: str) -> dict[str, frozenset[int]]:
     """Read the global ranks of each stated role, in the order of the text; none for an empty text.
 
@@ -389,20 +384,20 @@ def parse_roles(text: str) -> dict[str, frozenset[int]]:
     Raises:
         UsageError: The text has another form, names a role twice, or puts a rank into two roles.
     """
+    import re  # most jobs state no roles
+
     roles: dict[str, frozenset[int]] = {}
-    owners: dict[int, str] = {}
-    for part in filter(None, (part.strip() for part in text.split(";"))):
-        name, sign, listed = (piece.strip() for piece in part.partition("="))
-        if not sign or not name or not listed:
-            raise UsageError(f"roles cannot be {text!r}: {part!r} is no name with ranks; {_FORM}")
-        if name in roles:
-            raise UsageError(f"roles cannot be {text!r}: {name!r} stands there twice; list all its ranks in one place")
-        ranks = frozenset(rank for piece in listed.split(",") for rank in _ranks(piece.strip(), text))
-        both = sorted(ranks & owners.keys())
-        if both:
-            first = both[0]
-            raise UsageError(f"roles cannot be {text!r}: rank {first} is in both {owners[first]!r} and {name!r}")
-        owners.update(dict.fromkeys(ranks, name))
+    for part in filter(None, map(str.strip, text.split(";"))):
+        name, _, listed = map(str.strip, part.partition("="))
+        pieces = [re.fullmatch(r"(\d{1,6})(?: *- *(\d{1,6}))?", piece.strip(), re.ASCII) for piece in listed.split(",")]
+        spans = [range(int(one[1]), int(one[2] or one[1]) + 1) for one in pieces if one is not None]
+        if not name or name in roles or len(spans) < len(pieces) or not all(spans):
+            example = "'actor=0-3;critic=4,6,8-11'"
+            raise UsageError(f"roles cannot be {text!r}: {part!r} is no new name with ranks, as in {example}")
+        ranks = frozenset(rank for span in spans for rank in span)
+        for other, taken in roles.items():
+            if both := sorted(ranks & taken):
+                raise UsageError(f"roles cannot be {text!r}: rank {both[0]} is in both {other!r} and {name!r}")
         roles[name] = ranks
     return roles
 
@@ -419,17 +414,6 @@ def check_ranks(roles: dict[str, frozenset[int]], workers: int) -> None:
             raise UsageError(
                 f"roles give rank {unknown[0]} to {name!r}, but this job has ranks 0 to {workers - 1} only"
             )
-
-
-def _ranks(piece: str, text: str) -> range:
-    first, dash, last = (end.strip() for end in piece.partition("-"))
-    ends = (first, last) if dash else (first, first)
-    if not all(end.isascii() and end.isdigit() for end in ends):
-        raise UsageError(f"roles cannot be {text!r}: {piece!r} is no rank and no range of ranks; {_FORM}")
-    low, high = int(ends[0]), int(ends[1])
-    if low > high or high >= _MOST_RANKS:
-        raise UsageError(f"roles cannot be {text!r}: the range {piece!r} is not possible; {_FORM}")
-    return range(low, high + 1)
 
 
 def check_engine(text: str) -> None:
