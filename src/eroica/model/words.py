@@ -101,15 +101,11 @@ def history(recurrence: Recurrence) -> str:
 
 
 def _growth(recurrence: Recurrence) -> str:
-    costs = [cost for cost in recurrence.costs_ms if cost is not None]
-    gains = [gain for gain in recurrence.gains if gain is not None]
-    if len(costs) > 1 and recurrence.growth_ms_per_hour is not None:
-        by = milliseconds(recurrence.growth_ms_per_hour)
-        first, last = milliseconds(costs[0]), milliseconds(costs[-1])
-        return f", and growing by {by} an hour: {first} of an iteration at first, {last} at last"
-    if gains:
-        return f", and growing: {percent(gains[0])} of the iteration at first, {percent(gains[-1])} at last"
-    return ", and growing"
+    costs = [milliseconds(cost) for cost in recurrence.costs_ms if cost is not None]
+    rate = recurrence.growth_ms_per_hour
+    if len(costs) < 2 or rate is None:
+        return ", and growing"
+    return f", and growing by {milliseconds(rate)} an hour: {costs[0]} of an iteration at first, {costs[-1]} at last"
 
 
 def _range(first: int, last: int) -> str:

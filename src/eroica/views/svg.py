@@ -25,8 +25,8 @@ def number(value: float) -> str:
     """Return a coordinate to a hundredth of a pixel: "3", "3.25"; 0 for NaN and infinity."""
     if not math.isfinite(value):
         return "0"
-    text = f"{value:.2f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text) if text != "-0.00" else "0"
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
 
 
 def words(text: object, limit: int = 160) -> Markup:
