@@ -78,11 +78,20 @@ def analyze(  # noqa: PLR0913 - all that a verdict rests on
         notes=(*notes, *doubts),
         cost=total_cost(latest),
     )
-    verdict = _judge_or_say_why(compared, baseline, context, settings, engine)
+
+    def judge(past: Sequence[WorkerPattern], about: WindowContext) -> Verdict:
+        try:
+            return _judge(compared, past, about, settings, engine)
+        except (InputError, UsageError) as error:
+            if isinstance(error, UsageError) and window.kind == "trace":
+                raise  # whoever reads files sits in front of them; a running job has asked long ago
+            return _undetermined(about, str(error))
+
+    verdict = judge(baseline, context)
     second = None
     if doubted and not baseline and verdict.verdict == "undetermined" and verdict.cause is None:
         again = msgspec.structs.replace(context, notes=(*context.notes, _ALL_THE_SAME), is_past_doubted=True)
-        second = _judge_or_say_why(compared, doubted, again, settings, engine)
+        second = judge(doubted, again)
     if second is not None and second.cause is not None:
         verdict = _noted(second, 0, doubted[0].window_id)
     elif window.kind != "trace":
@@ -90,22 +99,6 @@ def analyze(  # noqa: PLR0913 - all that a verdict rests on
     seconds = round(perf_counter() - start, 4)
     cost = msgspec.structs.replace(verdict.cost, localize_s=seconds, engine=engine.name, engine_why=engine.why)
     return msgspec.structs.replace(verdict, cost=cost)
-
-
-def _judge_or_say_why(
-    patterns: Sequence[WorkerPattern],
-    baseline: Sequence[WorkerPattern],
-    context: WindowContext,
-    settings: Settings,
-    engine: Engine,
-) -> Verdict:
-    """Judge a window; if that is impossible, return an undetermined verdict that says why."""
-    try:
-        return _judge(patterns, baseline, context, settings, engine)
-    except (InputError, UsageError) as error:
-        if isinstance(error, UsageError) and context.window.kind == "trace":
-            raise  # whoever reads files sits in front of them; a running job has asked long ago
-        return undetermined(context, str(error))
 
 
 def _noted(verdict: Verdict, trusted: int, doubted: int = 0) -> Verdict:
@@ -177,22 +170,18 @@ def _pattern_bytes(patterns: Sequence[WorkerPattern]) -> int:
     return round(size * len(patterns) / len(asked)) if asked else 0
 
 
-def _advice(window: Window, why: str) -> str:
-    if "no iteration in common" not in why:
-        return ""
-    return "; record the same steps on all ranks" if window.kind == "trace" else "; take a longer window"
-
-
-def undetermined(context: WindowContext, why: str) -> Verdict:
+def _undetermined(context: WindowContext, why: str) -> Verdict:
     """Return the verdict on a window that cannot be judged."""
     window = context.window
+    if "no iteration in common" in why:
+        why += "; record the same steps on all ranks" if window.kind == "trace" else "; take a longer window"
     stated = window.baseline_iteration_s, window.current_iteration_s
     baseline_ms, current_ms = (None if value is None else value * 1e3 for value in stated)
     return Verdict(
         eroica_version=__version__,
         job=context.job,
         verdict="undetermined",
-        summary=f"Too little to tell: {why}{_advice(window, why)}.",
+        summary=f"Too little to tell: {why}.",
         window=VerdictWindow(
             kind=window.kind,
             first_iteration=window.first_iteration,
