@@ -6,6 +6,7 @@ is passed over in a folder, and left to the reader, which says what is wrong, wh
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -22,7 +23,7 @@ from eroica.errors import InputError, UsageError
 from eroica.model.words import clean
 from eroica.trace.flight import is_dump
 from eroica.trace.names import read_name
-from eroica.trace.nsight import MAGIC, is_nsight, processes_of
+from eroica.trace.nsight import MAGIC, is_database, is_nsight, processes_of
 from eroica.trace.source import what_by_keys, what_else
 
 Kind = Literal["trace", "dump", "other"]
@@ -175,7 +176,9 @@ class _Search:
         if not self._is_new(facts):
             return
         name = read_name(path.absolute(), self.rule)
-        processes = _processes_in(path) if kind == "trace" else ()
+        processes: tuple[int, ...] = ()
+        with contextlib.suppress(OSError, InputError):  # its reader says what is wrong
+            processes = processes_of(path) if kind == "trace" and is_database(path) else ()
         if len(processes) > 1:
             self.notes.append(
                 f"{clean(path.name, 80)} holds {len(processes)} processes without ranks: they count as workers 0 to "
@@ -313,11 +316,3 @@ def _read_head(path: Path) -> bytes:
         return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, _HEAD_BYTES)
     except zlib.error:
         return b""
-
-
-def _processes_in(path: Path) -> tuple[int, ...]:
-    """Return the processes that a database holds, in order of their devices; none for other files."""
-    try:
-        return processes_of(path) if path.suffix != ".json" and _read_head(path).startswith(MAGIC) else ()
-    except (OSError, InputError):
-        return ()

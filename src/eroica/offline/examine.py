@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -18,7 +18,7 @@ from eroica.archive.load import looks_saved
 from eroica.archive.store import SOURCES_FILE, Store, write_json
 from eroica.errors import EroicaError, InputError, UsageError
 from eroica.model.pattern import WorkerPattern
-from eroica.model.trace import Range, TraceSummary
+from eroica.model.trace import TraceSummary
 from eroica.model.verdict import Verdict
 from eroica.model.window import Window
 from eroica.offline.discover import Discovery, Source, discover
@@ -144,7 +144,14 @@ def _compared(span: Span, sources: Sequence[Source], settings: Settings) -> Span
     """Keep the workers that can be compared, on the iterations that all of them hold whole; those are read again."""
     choice = choose(span.summaries)
     world = max((*(one.world_size for one in span.summaries), *(one.rank + 1 for one in span.summaries)))
-    kept = _read_again(choice.kept, choice.only, sources, settings) if choice.only else choice.kept
+    kept = choice.kept
+    if choice.only:  # a file that fails now stays as it was
+        by_path = {(str(source.path), source.process): source for source in sources}
+        again = [one for one in kept if one.rank in choice.only]
+        files = [by_path[one.path, one.process] for one in again]
+        read = zip(again, read_all(files, settings, only=[choice.only[one.rank] for one in again]), strict=True)
+        second = {one.rank: of_rank(after, one.rank) for one, after in read if after.pattern is not None}
+        kept = tuple(second.get(one.rank, one) for one in kept)
     kept = tuple(
         msgspec.structs.replace(one, held=msgspec.structs.replace(one.held, damage=(*one.held.damage, lost)))
         if (lost := choice.lost.get(one.rank))
@@ -158,22 +165,6 @@ def _compared(span: Span, sources: Sequence[Source], settings: Settings) -> Span
     damaged = [damage_note(one) for one in kept if one.held.damage]
     notes = (*damaged, *left, *choice.notes, *span.notes)
     return replace(span, summaries=kept, notes=notes, left_out=choice.left_out, world_size=world)
-
-
-def _read_again(
-    kept: Sequence[TraceSummary], only: Mapping[int, Range], sources: Sequence[Source], settings: Settings
-) -> tuple[TraceSummary, ...]:
-    """Read the files of some ranks again, with other iterations; a file that fails now stays as it was."""
-    by_path = {(str(source.path), source.process): source for source in sources}
-    again = [one for one in kept if one.rank in only]
-    files = [by_path[one.path, one.process] for one in again]
-    read = read_all(files, settings, only=[only[one.rank] for one in again])
-    second = {
-        before.rank: of_rank(after, before.rank)
-        for before, after in zip(again, read, strict=True)
-        if after.pattern is not None
-    }
-    return tuple(second.get(one.rank, one) for one in kept)
 
 
 def _part(span: Span, settings: Settings) -> Part:
