@@ -258,11 +258,6 @@ def _by_turns(files: Sequence[TraceSummary]) -> list[list[TraceSummary]]:
     return heaps
 
 
-def _nearest(starts: Sequence[int], start: int) -> int:
-    """Return the place of the nearest time, the first of equals."""
-    return min(range(len(starts)), key=lambda at: abs(starts[at] - start))
-
-
 # ---------------------------------------------------------------------- words
 
 

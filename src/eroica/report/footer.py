@@ -39,12 +39,14 @@ def footer(status: JobStatus, columns: int, link: str = "", silence_s: float = 0
         silence_s: Age of `status`.
     """
     verdict = _verdict(status.windows)
+    states = Counter(map(worker_state, status.workers))
+    trouble = (f"{states[state]} {state}" for state in ("silent", "gone", "unwatched") if states[state])
     facts = {
         "state": _state(status, silence_s),
         "iteration": Piece(f"iteration {status.iteration}" if status.iteration else "", "plain"),
         "pace": Piece(_pace(status.mean_ms, status.best_ms), "plain"),
         "workers": Piece(plural(sum(not worker.ended for worker in status.workers), "worker"), "plain"),
-        "trouble": Piece(_trouble(status.workers), "bad"),
+        "trouble": Piece(", ".join(trouble), "bad"),
     }
     for gone in ("", "link", "iteration", "workers"):  # what a narrow terminal does without
         facts.pop(gone, None)
@@ -107,11 +109,6 @@ def worker_state(worker: WorkerStatus) -> str:
         in_order = worker.ending is None or worker.ending.kind == "signed-off"
         return "ended" if in_order and worker.state != "gone" else "gone"
     return "silent" if worker.silent else "unwatched" if worker.state == "failed" else worker.state
-
-
-def _trouble(workers: Sequence[WorkerStatus]) -> str:
-    states = Counter(map(worker_state, workers))
-    return ", ".join(f"{states[state]} {state}" for state in ("silent", "gone", "unwatched") if states[state])
 
 
 def _verdict(windows: Sequence[WindowLine]) -> Piece:

@@ -197,14 +197,11 @@ def build_prompt(
     for cause in causes[:_MOST_CAUSES]:
         first += _beside(cause, meanings)
     code, callers = excerpts(causes[:_MOST_CAUSES], sources) if sources is not None else ([], [])
-    reserved = min(_size(code), int(_CODE_SHARE * most_bytes)) + _NOTICE_BYTES
+    size = len("\n".join([*code, ""]).encode("utf-8", "replace"))
+    reserved = min(size, int(_CODE_SHARE * most_bytes)) + _NOTICE_BYTES
     text = _bounded(first, most_bytes - reserved, most_bytes)
     rest = [*code, *_setup(patterns, causes), *callers]
     return text + _bounded(rest, most_bytes - len(text.encode("utf-8", "replace")), most_bytes)
-
-
-def _size(lines: Iterable[str]) -> int:
-    return sum(len(text.encode("utf-8", "replace")) + 1 for text in lines)
 
 
 def _bounded(lines: Iterable[str], room: int, most_bytes: int) -> str:

@@ -245,15 +245,11 @@ def _change_rows(change: FunctionChange) -> Iterator[tuple[str, RenderableType]]
         dots = "… › " if len(callers) > _TRAIL_FRAMES else ""
         yield "called", Text(dots + " › ".join(callers[-_TRAIL_FRAMES:]), style="dim")
     yield "where", Text(worker_list(change.workers))
-    yield "costs", Text(_price(change))
+    spent = f"{milliseconds(change.before_ms)} → {milliseconds(change.after_ms)}"
+    share = f"{percent(abs(change.share))} of the iteration before"
+    yield "costs", Text(f"{_signed(change.change_ms)} per iteration ({spent}), {share}")
     if change.text:
         yield "why", Text(sentence(change.text))
-
-
-def _price(change: FunctionChange) -> str:
-    spent = f"{_signed(change.change_ms)} per iteration ({milliseconds(change.before_ms)} → "
-    share = f"{percent(abs(change.share))} of the iteration before"
-    return f"{spent}{milliseconds(change.after_ms)}), {share}"
 
 
 def _signed(value_ms: float) -> str:
