@@ -23,21 +23,15 @@ import pytest
 
 from eroica.archive.store import Store, write_json
 from eroica.integrations import metrics, news
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.model.verdict import Verdict
 from eroica.wire.messages import JobStatus, WindowLine
+from support.verdicts import cause, plain
 from support.watched import WatchedJob, environment
 
 READ = news._read
 PROGRAMS = Path(__file__).with_name("programs")
 JOBS = Path(__file__).parents[2] / "benchmarks" / "jobs" / "frameworks"
-CAUSE = Finding(
-    order=1, role="cause", cause="slow-data-loading", function=FindingFunction(name="load", kind="python"),
-    workers=(2,), scope="some", gain=0.38, confidence=0.97,
-)  # fmt: skip
-VERDICT = Verdict(
-    eroica_version="0", job="train", verdict="slow", summary="Worker 2 loads.", window=None, findings=(CAUSE,),
-    iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4),
-)  # fmt: skip
+VERDICT = plain("slow", "Worker 2 loads.", cause("slow-data-loading", 2, gain=0.38, confidence=0.97))
 LINE = WindowLine(window_id=3, purpose="slow", phase="done", verdict="slow", summary="Worker 2 loads.")
 STATUS = JobStatus(job="train", phase="watching", message="", mean_ms=24.4, best_ms=18.2, windows=(LINE,))
 KNOWN = {

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import pytest
 
-from eroica.model.verdict import Coverage, IterationTimes, Verdict
+from support.verdicts import plain
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,10 +103,7 @@ def run(command: list[str], *arguments: object) -> subprocess.CompletedProcess[s
 
 def test_the_installed_command_works_without_torch(installed: list[str], tmp_path: Path) -> None:
     assert run(installed, "--version").stdout.startswith("eroica, version")
-    verdict = Verdict(
-        eroica_version="0", job="train", verdict="healthy", summary="All is well.", window=None,
-        iteration=IterationTimes(), coverage=Coverage(workers_expected=1, workers_reported=1),
-    )  # fmt: skip
+    verdict = plain("healthy", "All is well.")
     (tmp_path / "verdict.json").write_bytes(verdict.to_json())
     shown = run(installed, "report", tmp_path / "verdict.json", "--html", tmp_path / "page.html")
     assert shown.returncode == 0 and "All is well" in shown.stdout, shown.stderr

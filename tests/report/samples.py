@@ -21,6 +21,7 @@ from eroica.model.verdict import (
 )
 from eroica.settings import Settings
 from support.standstill import EMPTY_QUEUE, FULL_QUEUE, Standstill
+from support.verdicts import plain
 
 
 def _standing_still() -> Verdict:
@@ -81,11 +82,11 @@ WAITING = Finding(
     duration=DurationSummary(per_iteration_ms=52.0, peers_ms=12.2),
 )
 
-SLOW = Verdict(
+SLOW = plain(
+    "slow",
+    "Worker 2's data loading (_read_block) makes all 4 workers wait 41 ms in each iteration.",
     eroica_version="0.1.0",
     job="demo",
-    verdict="slow",
-    summary="Worker 2's data loading (_read_block) makes all 4 workers wait 41 ms in each iteration.",
     window=VerdictWindow(
         kind="iterations",
         first_iteration=412,
@@ -94,7 +95,6 @@ SLOW = Verdict(
         reason="mean of the last 50 iterations is 64 % above the best",
     ),
     iteration=IterationTimes(baseline_ms=58.3, current_ms=97.6),
-    coverage=Coverage(workers_expected=4, workers_reported=4),
     findings=(LOADER, WAITING),
     cost=Cost(
         window_stall_s=0.41,
@@ -106,11 +106,11 @@ SLOW = Verdict(
     ),
 )
 
-ROTATING = Verdict(
+ROTATING = plain(
+    "slow",
+    "Python's garbage collector stops another worker in every second iteration; all wait for it.",
     eroica_version="0.1.0",
     job="text-to-video",
-    verdict="slow",
-    summary="Python's garbage collector stops another worker in every second iteration; all wait for it.",
     window=VerdictWindow(kind="iterations", first_iteration=900, last_iteration=960, duration_s=7.4),
     iteration=IterationTimes(current_ms=124.0),
     coverage=Coverage(
@@ -141,14 +141,13 @@ ROTATING = Verdict(
     cost=Cost(window_stall_s=1.2, summarize_s=12.0, raw_bytes=3_100_000_000, pattern_bytes=30_000),
 )
 
-HEALTHY = Verdict(
+HEALTHY = plain(
+    "healthy",
+    "Healthy: iterations of 4 workers never got slower.",
     eroica_version="0.1.0",
     job="demo",
-    verdict="healthy",
-    summary="Healthy: iterations of 4 workers never got slower.",
     window=VerdictWindow(kind="iterations", first_iteration=20, last_iteration=60, duration_s=4.0),
     iteration=IterationTimes(best_ms=98.0, baseline_ms=99.0, current_ms=100.0),
-    coverage=Coverage(workers_expected=4, workers_reported=4),
     breakdown=Breakdown(
         iteration_ms=100.0,
         shares={"forward": 0.4, "communication": 0.31, "waiting for peers": 0.001, "other": 0.289},
@@ -165,11 +164,11 @@ HEALTHY = Verdict(
     ),
 )
 
-UNDETERMINED = Verdict(
+UNDETERMINED = plain(
+    "undetermined",
+    "Iterations are 20 % slower, but only 1 of 4 workers could be read: no comparison is possible.",
     eroica_version="0.1.0",
     job="demo",
-    verdict="undetermined",
-    summary="Iterations are 20 % slower, but only 1 of 4 workers could be read: no comparison is possible.",
     window=VerdictWindow(kind="iterations", first_iteration=10, last_iteration=12, duration_s=0.2),
     iteration=IterationTimes(baseline_ms=0.5, current_ms=12_345.0),
     coverage=Coverage(workers_expected=4, workers_reported=1, missing=(1, 2, 3)),

@@ -21,12 +21,13 @@ import samples
 from eroica.cli.report import report
 from eroica.model.comparison import Comparison, FunctionChange, Side
 from eroica.model.pattern import FunctionKey
-from eroica.model.verdict import Coverage, Finding, FindingFunction, Hypothesis, IterationTimes, Verdict
+from eroica.model.verdict import Finding, FindingFunction, Hypothesis, IterationTimes, Verdict
 from eroica.pipeline import analyze
 from eroica.report.text import render_comparison, render_verdict
 from support.fleet import FleetPlan, synthesize, synthesize_window
 from support.recordings import recorded_worker
 from support.troubles import SlowLoader
+from support.verdicts import plain
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -126,10 +127,7 @@ def judged() -> Verdict:
 
 
 def undetermined() -> Verdict:
-    return Verdict(
-        eroica_version="0", job="job", verdict="undetermined", summary="Nothing accounts for it.", window=None,
-        iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4), considered=(HOSTILE,),
-    )  # fmt: skip
+    return plain("undetermined", "Nothing accounts for it.", considered=(HOSTILE,))
 
 
 def test_an_undetermined_verdict_says_what_is_nearest_and_what_would_settle_it() -> None:

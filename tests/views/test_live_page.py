@@ -16,13 +16,14 @@ from eroica.archive.store import Store
 from eroica.collector.listening_sockets import Doors
 from eroica.collector.service import Collector
 from eroica.collector.windows import Analyze
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.model.verdict import Verdict
 from eroica.settings import Settings
 from eroica.wire.address import Address, Endpoint, endpoint_of, page_link, read_address
 from eroica.wire.codec import encode_record
 from eroica.wire.messages import CollectorReply, WorkerStatus
 from support.agents import Agents
 from support.browser import PHONE, Browser
+from support.verdicts import cause, plain
 
 pytestmark = pytest.mark.browser
 TOKEN = "t" * 20
@@ -31,14 +32,9 @@ SCRIPT = '"></script><script>hacked=1</script>'
 
 
 def judge(job: str, order: Analyze, settings: Settings) -> Verdict:
-    cause = Finding(
-        order=1, role="cause", cause="compute-slow", function=FindingFunction(name=EVIL, kind="python"), workers=(3,),
-        scope="some", hosts=(f"node000{EVIL}",), gain=0.25, confidence=0.8, next_step=f"Look at {SCRIPT}.",
-    )  # fmt: skip
-    return Verdict(
-        eroica_version="0", job=job, verdict="slow", summary=f"Worker 3 is slow in {EVIL}.", window=None,
-        iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4), findings=(cause,),
-    )  # fmt: skip
+    hosts, step = (f"node000{EVIL}",), f"Look at {SCRIPT}."
+    found = cause("compute-slow", 3, function=EVIL, hosts=hosts, gain=0.25, confidence=0.8, next_step=step)
+    return plain("slow", f"Worker 3 is slow in {EVIL}.", found, job=job)
 
 
 def silent(status: WorkerStatus) -> WorkerStatus:
@@ -117,17 +113,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
     run.mkdir(mode=0o700)
     other = tmp_path / "other <b>job"
     other.mkdir(mode=0o700)
-    Store(other).save_final(
-        Verdict(
-            eroica_version="0",
-            job="o",
-            verdict="healthy",
-            summary=f"All well {EVIL}.",
-            window=None,
-            iteration=IterationTimes(),
-            coverage=Coverage(workers_expected=1, workers_reported=1),
-        )
-    )
+    Store(other).save_final(plain("healthy", f"All well {EVIL}."))
     job = Job(run)
     job.report()
     yield job

@@ -8,19 +8,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
-from eroica.model.verdict import (
-    Cost,
-    Coverage,
-    Finding,
-    FindingFunction,
-    IterationTimes,
-    Verdict,
-    VerdictWord,
-    Waits,
-)
+from eroica.model.verdict import Cost, Finding, Verdict, VerdictWord, Waits
 from eroica.model.worker import Worker
 from eroica.views.metrics import LONGEST_LABEL, MOST_BLAMED, MOST_HOSTS, Scrape, exposition
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
+from support.verdicts import cause, plain
 
 OPEN = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 NASTY = 'a"b\\c\n{evil="1"} 7\n# HELP \x00\x1b[31m\u202e' + "é" * 5_000
@@ -37,17 +29,11 @@ def job(*workers: WorkerStatus, name: str = "train", phase: str = "watching", **
     return JobStatus(job=name, phase=phase, message="", workers=workers, **more)
 
 
-CAUSE = Finding(
-    order=1, role="cause", cause="slow-data-loading", function=FindingFunction(name="load", kind="python"),
-    workers=(2,), scope="some", hosts=("node-1",), gain=0.38, confidence=0.97,
-)  # fmt: skip
+CAUSE = cause("slow-data-loading", 2, function="load", hosts=("node-1",), gain=0.38, confidence=0.97)
 
 
-def verdict(word: VerdictWord = "slow", cause: Finding = CAUSE, **more: Any) -> Verdict:
-    return Verdict(
-        eroica_version="0", job="train", verdict=word, summary="", window=None, iteration=IterationTimes(),
-        coverage=Coverage(workers_expected=4, workers_reported=4), findings=(cause,), **more,
-    )  # fmt: skip
+def verdict(word: VerdictWord = "slow", found: Finding = CAUSE, **more: Any) -> Verdict:
+    return plain(word, "", found, job="train", **more)
 
 
 def read(scrape: Scrape, accept: str = OPEN) -> Samples:
@@ -91,8 +77,8 @@ def test_before_the_first_verdict_no_word_is_on_and_nothing_is_made_up() -> None
 def test_a_verdict_is_one_word_and_its_cause() -> None:
     seen = read(Scrape(status=job(), verdict=verdict(), verdict_at=1e9, verdicts=(verdict(), verdict("healthy"))))
     assert [at(seen, "eroica_verdict_state", verdict=word) for word in WORDS] == [1.0, 0.0, 0.0, 0.0]
-    cause = {"cause": "slow-data-loading", "function": "load", "workers": "worker 2", "hosts": "node-1"}
-    assert at(seen, "eroica_verdict_info", verdict="slow", **cause) == 1.0
+    found = {"cause": "slow-data-loading", "function": "load", "workers": "worker 2", "hosts": "node-1"}
+    assert at(seen, "eroica_verdict_info", verdict="slow", **found) == 1.0
     assert at(seen, "eroica_verdict_gain_ratio") == 0.38 and at(seen, "eroica_verdict_confidence_ratio") == 0.97
     assert at(seen, "eroica_verdict_timestamp_seconds") == 1e9
     assert at(seen, "eroica_verdicts_total", verdict="healthy") == 1.0
@@ -124,15 +110,13 @@ def test_windows_and_what_they_cost_are_counted() -> None:
 
 def monster() -> Scrape:
     """Ten thousand workers on as many hosts, all of them silent, with names that are an attack."""
-    cause = Finding(
-        order=1, role="cause", cause=NASTY, function=FindingFunction(name=NASTY, kind="python", stack=(NASTY,) * 99),
-        workers=tuple(range(0, 10_000, 2)), scope="some", hosts=tuple(f"{n}{NASTY}" for n in range(10_000)),
-    )  # fmt: skip
+    hosts = tuple(f"{n}{NASTY}" for n in range(10_000))
+    found = cause(NASTY, *range(0, 10_000, 2), function=NASTY, hosts=hosts)
     waits = Waits(total_ms=1e9, withheld_ms=0.0, blamed_ms=dict.fromkeys(range(10_000), 1.0))
     workers = tuple(worker(rank, silent=True) for rank in range(10_000))
     ages = {f"{n}{NASTY}": 99.0 + n for n in range(10_000)} | {f"{NASTY}{n}": 1e6 + n for n in range(100)}
     return Scrape(
-        status=job(*workers, name=NASTY, phase=NASTY), report_ages_s=ages, verdict=verdict(cause=cause, waits=waits)
+        status=job(*workers, name=NASTY, phase=NASTY), report_ages_s=ages, verdict=verdict(found=found, waits=waits)
     )
 
 

@@ -21,7 +21,7 @@ from eroica.errors import UsageError
 from eroica.localize.axis import Place, TimeAxis
 from eroica.model.pattern import Timeline, WorkerPattern
 from eroica.model.series import decode_series, encode_series
-from eroica.model.verdict import Coverage, Finding, FindingFunction, IterationTimes, Verdict
+from eroica.model.verdict import Verdict
 from eroica.model.window import Capture, ClockPair
 from eroica.model.worker import Worker
 from eroica.offline.examine import examine, keep
@@ -33,6 +33,7 @@ from eroica.views.perfetto import choose_workers, write_perfetto
 from eroica.wire.codec import decode_record, encode_record
 from support.fleet import FleetPlan, synthesize
 from support.timelines import with_timeline
+from support.verdicts import cause, plain
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 MS = 1_000_000
@@ -40,15 +41,8 @@ EVIL = '</script><script>hacked=1</script>"\\\x00\u202e'
 
 
 def verdict_on(*culprits: int) -> Verdict:
-    finding = Finding(
-        order=1, role="cause", cause="compute-slow", function=FindingFunction(name="aten::addmm", kind="compute"),
-        workers=culprits, scope="some",
-    )  # fmt: skip
-    return Verdict(
-        eroica_version="0", job=f"job {EVIL}", verdict="slow", summary=f"Worker 1 is slow {EVIL}.", window=None,
-        iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4),
-        findings=(finding,) if culprits else (),
-    )  # fmt: skip
+    found = [cause("compute-slow", *culprits, function="aten::addmm", kind="compute")] if culprits else []
+    return plain("slow", f"Worker 1 is slow {EVIL}.", *found, job=f"job {EVIL}")
 
 
 def fleet(workers: int = 4) -> list[WorkerPattern]:

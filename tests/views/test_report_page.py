@@ -13,7 +13,6 @@ from eroica.archive.store import Store, save_patterns
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory, Mark
-from eroica.model.verdict import Coverage, IterationTimes, Verdict
 from eroica.pipeline import analyze
 from eroica.settings import Settings
 from eroica.views import page as page_module
@@ -22,6 +21,7 @@ from eroica.views.page import PICTURES, build_page, build_report, write_report
 from support.cases import robotics
 from support.fleet import FleetPlan, synthesize, synthesize_window
 from support.troubles import SlowLoader
+from support.verdicts import plain
 
 HOSTILE = [
     '<script>document.title="owned"</script>',
@@ -164,10 +164,7 @@ def test_data_blocks_are_json(slow, hostile):
 
 
 def test_a_verdict_alone_makes_a_page_without_empty_places():
-    verdict = Verdict(
-        eroica_version="0.1.0", job="quick", verdict="healthy", summary="Healthy: nothing ever looked wrong.",
-        window=None, iteration=IterationTimes(), coverage=Coverage(workers_expected=4, workers_reported=4),
-    )  # fmt: skip
+    verdict = plain("healthy", "Healthy: nothing ever looked wrong.")
     page = read(build_page(Material(verdict=verdict)))
     assert [one["id"] for one in all_of(page, "section")] == ["verdict", "coverage"]
     assert "Nothing ever looked wrong." in said(page, "h1")
