@@ -46,23 +46,20 @@ def parts_of_dumps(sources: Sequence[Source], settings: Settings, problems: list
     held = {place: dumps for place, dumps in places.items() if dumps}
     merged = merge_siblings(held, lambda members: _are_parts([held[place] for place in members]))
     names = name_places(list(merged))
-    return [
-        _part(names[whole], [dump for place in members for dump in held[place].values()], settings)
-        for whole, members in merged.items()
-    ]
+    parts = []
+    for whole, members in merged.items():
+        blockage = build_blockage(dump for place in members for dump in held[place].values())
+        verdict = diagnose_blockage(blockage, names[whole], settings)
+        assert verdict is not None  # only a move between two looks makes it None, and a dump is one look
+        window = standstill_window(blockage)
+        parts.append(Part(names[whole], "Flight Recorder dumps", window, verdict, blockage=blockage))
+    return parts
 
 
 def _are_parts(places: Sequence[dict[int, FlightDump]]) -> bool:
     ranks = [rank for dumps in places for rank in dumps]
     worlds = {build_blockage(dumps.values()).world_size for dumps in places}
     return len(ranks) == len(set(ranks)) and len(worlds) == 1
-
-
-def _part(job: str, dumps: Sequence[FlightDump], settings: Settings) -> Part:
-    blockage = build_blockage(dumps)
-    verdict = diagnose_blockage(blockage, job, settings)
-    assert verdict is not None  # only somebody who moved between two looks makes it None, and a dump is one look
-    return Part(job, "Flight Recorder dumps", standstill_window(blockage), verdict, blockage=blockage)
 
 
 def standstill_window(blockage: Blockage) -> Window:

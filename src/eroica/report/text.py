@@ -36,7 +36,7 @@ from eroica.report.phrases import (
     window_facts,
 )
 
-_STYLES = {"slow": "bold red", "blocked": "bold red", "healthy": "bold green", "undetermined": "bold yellow"}
+STYLES = {"slow": "bold red", "blocked": "bold red", "healthy": "bold green", "undetermined": "bold yellow"}
 _MOST_CAUSES = 5
 _MOST_SYMPTOMS = 8
 _MOST_NOTES = 6
@@ -63,7 +63,7 @@ def build_report(verdict: Verdict) -> list[RenderableType]:
     """Return the parts of the report, from top to bottom."""
     causes = [finding for finding in verdict.findings if finding.role == "cause"]
     parts: list[RenderableType] = [
-        headline(verdict.verdict, verdict.summary, _STYLES[verdict.verdict]),
+        headline(verdict.verdict, verdict.summary, STYLES[verdict.verdict]),
         *_circumstances(verdict),
     ]
     for finding in causes[:_MOST_CAUSES]:

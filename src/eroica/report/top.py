@@ -15,9 +15,9 @@ from eroica.model.history import IterationHistory
 from eroica.model.words import clean, ending_words, milliseconds, plural, seconds, sentence
 from eroica.report.footer import STALE_S, age, shorten, worker_state
 from eroica.report.phrases import PHASES, without_word
+from eroica.report.text import STYLES
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
 
-_STYLES = {"slow": "bold red", "blocked": "bold red", "healthy": "bold green", "undetermined": "bold yellow"}
 _BARS = "▁▂▃▄▅▆▇█"
 #: Least spread of the times, as a share of the lowest, that is not drawn flat.
 _LEAST_SPREAD = 0.2
@@ -76,7 +76,7 @@ def _header(view: View, width: int) -> Iterator[Text]:
     status = view.status
     stale = f"no news for {age(view.silence_s)}" if view.silence_s >= STALE_S else ""
     phase = stale or clean(status.phase, 20)
-    style = _STYLES.get(status.phase, "bold yellow" if stale or status.phase == "silent" else "bold")
+    style = STYLES.get(status.phase, "bold yellow" if stale or status.phase == "silent" else "bold")
     job = clean(status.job, max(8, width - len(phase) - 12))
     yield Text.assemble((" eroica ", "reverse"), " ", (job, "bold"), "  ", (phase, style))
     facts = [f"iteration {status.iteration}"] if status.iteration else []
@@ -132,7 +132,7 @@ def _windows(windows: Sequence[WindowLine], width: int) -> Iterator[Text]:
         word = window.verdict or PHASES.get(window.phase, clean(window.phase, 20))
         purpose = "" if window.purpose == "slow" else f" ({_PURPOSES.get(window.purpose, window.purpose)})"
         head = f"{window.window_id:>3}  iteration {window.first_iteration}{purpose}, "
-        text = Text.assemble((head, "dim"), (word, _STYLES.get(window.verdict, "")), f": {words}" if words else "")
+        text = Text.assemble((head, "dim"), (word, STYLES.get(window.verdict, "")), f": {words}" if words else "")
         yield from _wrapped(text, width, _SENTENCE_ROWS, indent=5)
 
 

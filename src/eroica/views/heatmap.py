@@ -291,13 +291,7 @@ def _short(key: FunctionKey) -> str:
     name, _, where = key.stack[-1][:_LONGEST].partition(" (")
     file = where.removesuffix(")").rsplit("/", 1)[-1]
     whole = f"{name} {file}".strip()
-    return whole if len(whole) <= _LETTERS else f"{_last_part(name)} {file}".strip()
-
-
-def _last_part(name: str) -> str:
-    """Return "read.<listcomp>" for "Loader.read.<locals>.<listcomp>"."""
-    parts = [part for part in name.split(".") if part != "<locals>"]
-    return ".".join(parts[-2:] if parts[-1:] and parts[-1].startswith("<") else parts[-1:]) or name
+    return whole if len(whole) <= _LETTERS else f"{name.rpartition('.')[2]} {file}".strip()
 
 
 def _of_kernel(name: str) -> str:
