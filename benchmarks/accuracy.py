@@ -1,7 +1,7 @@
 """What the runs of `benchmarks/faults.py` say together: right and wrong, gains, confidence, time; pure functions.
 
-Right means: verdict, cause, workers and scope are those of `support.faults.expected`. A run of a healthy job is right
-if no window of it found a cause.
+Right means: verdict, cause, workers and scope are those of `injected.expected`. A run of a healthy job is right if no
+window of it found a cause.
 """
 
 import math
@@ -14,7 +14,7 @@ from eroica.demo.rehearsal import MIDDLE
 Run = dict[str, Any]
 #: Of a normal distribution's 95 % interval.
 Z = 1.96
-#: Lines of the training are printed after so many iterations; see `support.faults.training`.
+#: Lines of the training are printed after so many iterations; see `injected.training`.
 LOG_EVERY = 50
 BINS = ((0.0, 0.5), (0.5, 0.6), (0.6, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 1.01))
 

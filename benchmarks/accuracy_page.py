@@ -16,7 +16,7 @@ import accuracy
 import exam_page
 from accuracy import Run, Share
 from calibration import diagram
-from support.faults.expected import EXPECTED
+from injected.expected import EXPECTED
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,17 +37,16 @@ HEAD = """# How often the verdict is right
 
 Made by `python benchmarks/accuracy_page.py` from the raw runs in `benchmarks/results/`: those in `faults/`, which `make
 bench-faults` adds to, in the first part; jobs of others, hidden ranks, mixed faults and the corpus at the end. In the
-first part every run is a real PyTorch job under `eroica
-run`, on CPUs: 2 to 4 processes of one small training with one fault of `support.faults` in it, or none; or (`hosts`)
-six on three network namespaces that mostly sleep instead of computing, with those of `benchmarks/host_faults.py`.
-*Right* means that the verdict, its cause, its workers and its scope are all those stated there and in
-`support.faults.expected`: where a mechanism has two sides, one of the causes in the table; where all of a host suffer,
-whichever workers ("–"). Naming the right function is counted apart ("–" where there is none to name). Windows last 5
-or 6 s instead of 20 s here, baseline windows 2 s, pauses between windows 10 s; on several hosts the trigger is more
-sensitive, too. The default windows are 15 s longer. Targets are the project's own. Jobs with an odd seed run the same
-training under other names. A job that is slow from its start is told what an iteration should take
-(`expected_iteration_s`) where all workers are hit alike, and with an even seed; the others are told nothing.
-Intervals are Wilson's, 95 %.
+first part every run is a real PyTorch job under `eroica run`, on CPUs: 2 to 4 processes of one small training with one
+fault of `benchmarks/injected` in it, or none; or (`hosts`) six on three network namespaces that mostly sleep instead of
+computing, with those of `benchmarks/host_faults.py`. *Right* means that the verdict, its cause, its workers and its
+scope are all those stated there and in `benchmarks/injected/expected.py`: where a mechanism has two sides, one of the
+causes in the table; where all of a host suffer, whichever workers ("–"). Naming the right function is counted apart
+("–" where there is none to name). Windows last 5 or 6 s instead of 20 s here, baseline windows 2 s, pauses between
+windows 10 s; on several hosts the trigger is more sensitive, too. The default windows are 15 s longer. Targets are the
+project's own. Jobs with an odd seed run the same training under other names. A job that is slow from its start is told
+what an iteration should take (`expected_iteration_s`) where all workers are hit alike, and with an even seed; the
+others are told nothing. Intervals are Wilson's, 95 %.
 """
 
 

@@ -25,11 +25,12 @@ import msgspec
 from anyio.from_thread import start_blocking_portal
 from mcp import Client, StdioServerParameters
 
-from eroica.archive.store import Store, save_patterns
+from eroica.archive.store import Store
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
 from machine import machine_facts, revision
 from support import FleetPlan, SlowLoader, synthesize, synthesize_window
+from support.run_directories import save_patterns
 
 MOST_MS, TIMES = 200.0, 10
 #: Python files below `--source`, the one with the named function among them.

@@ -24,8 +24,8 @@ from eroica.demo.rehearsal import running
 from eroica.errors import EroicaError
 from eroica.wire.messages import JobStatus, WindowLine
 from faults import ASKED, RENAMED, START, WORKERS, Case
-from support.faults.expected import EXPECTED, Expectation, culprit
-from support.faults.rehearsal import Rehearsal
+from injected.expected import EXPECTED, Expectation, culprit
+from injected.rehearsal import Rehearsal
 
 #: First iteration with a fault that begins in the middle: behind the baseline window and one that is asked for by hand.
 ONSET = 350

@@ -30,9 +30,9 @@ from eroica.cli.demo import Story
 from eroica.demo.rehearsal import MIDDLE, SETTINGS, running
 from eroica.model.verdict import Verdict
 from eroica.wire.messages import JobStatus
+from injected.expected import EXPECTED, culprit, judge_parts
+from injected.rehearsal import Rehearsal
 from machine import machine_facts, revision
-from support.faults.expected import EXPECTED, culprit, judge_parts
-from support.faults.rehearsal import Rehearsal
 
 #: Layouts and their workers: how many, and who may be asked to have a fault (in pipelines, those that read data).
 WORKERS = {"ddp": 4, "fsdp2": 4, "pipeline": 2, "dp-pipeline": 4}

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from statistics import median
 
+from injected import write_training
 from machine import machine_facts
-from support.faults import write_training
 
 #: Before a window: what its trigger has seen.
 _BEFORE_S = 60.0

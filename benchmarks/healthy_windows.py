@@ -23,9 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from eroica.demo.rehearsal import SETTINGS, read_verdict, running
 from faults import WORKERS, append, read_lines, said
+from injected.hosts import Strangers
+from injected.rehearsal import Rehearsal
 from machine import machine_facts, revision
-from support.faults.hosts import Strangers
-from support.faults.rehearsal import Rehearsal
 
 #: Healthy behaviours, each in all layouts.
 BEHAVIOURS = ("none", "evaluation", "checkpoints", "learning-rate")

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from eroica.model.verdict import Verdict
 from eroica.wire.messages import JobStatus
 from faults import append, done, one_line, paces, said
+from injected.rehearsal import write_endless
 from machine import machine_facts, revision
 from support.hosts import Direction, Hosts, available
 from support.node_jobs import end_job, start_job, wait_for_status
@@ -101,7 +102,8 @@ def run_case(fault: str, seed: int, keep: Path | None) -> dict[str, Any]:
         directory, began = Path(name), time.monotonic()
         wanted = FAULTS.get(fault, HostFault())
         options = (*TRAINING, *wanted.job, "--seed", str(seed), "--iterations", "20000")
-        started = start_job(hosts, directory, *options, settings=SETTINGS, own={HOST: dict(wanted.variables)})
+        program, own = (write_endless(directory / "code"), *options), {HOST: dict(wanted.variables)}
+        started = start_job(hosts, directory, *program, settings=SETTINGS, own=own)
         report = directory / "node0" / "report"
         wait_for_status(report, 90, lambda status: has_ended(status, ("baseline",)), started[0])
         calm = len(paces(directory / "node0" / "out"))

@@ -32,9 +32,9 @@ from eroica.demo.rehearsal import MIDDLE, names_workers, running, shows
 from eroica.model.verdict import Finding, Verdict
 from eroica.settings import Settings
 from faults import PACE_LINES, START, paces
+from injected.expected import EXPECTED, culprit
+from injected.rehearsal import Rehearsal, write_endless
 from machine import machine_facts, revision
-from support.faults.expected import EXPECTED, culprit
-from support.faults.rehearsal import Rehearsal
 from support.hosts import Hosts, available
 from support.node_jobs import SETTINGS, end_job, start_job, wait_for_status
 
@@ -195,7 +195,7 @@ def run(name: str, seed: int, directory: Path) -> dict[str, Any]:
     verdict, seen = case.verdict(), paces(case.log)
     calm = job.onset // LOG_EVERY
     healthy_ms = healthy_ms or median(seen[1:calm])
-    gains = true_gains(healthy_ms, alone, median(seen[calm + 1 :]))
+    gains = true_gains(healthy_ms, alone, median(seen[calm + 1 :] or seen[calm:]))
     told = dict.fromkeys(alone, False) if verdict is None else judge_mixed(verdict, name, worker, gains)
     strange = () if verdict is None else strange_causes(verdict, name, worker)
     return {
@@ -266,7 +266,9 @@ def run_on_hosts(seed: int, directory: Path) -> dict[str, Any]:
     options = (*host_faults.TRAINING, "--seed", str(seed), "--iterations", "20000")
     with Hosts(3) as hosts:
         variables = {VARIABLE: str(plan)}
-        started = start_job(hosts, directory, *options, settings=DEFAULTS, variables=variables)
+        started = start_job(
+            hosts, directory, write_endless(directory / "code"), *options, settings=DEFAULTS, variables=variables
+        )
         report = directory / "node0" / "report"
         wait_for_status(report, 120, lambda status: status.iteration >= COLLECT_FROM, started[0])
         host_faults.answer(hosts, LINK, report, started[0])

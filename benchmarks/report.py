@@ -21,13 +21,14 @@ from pathlib import Path
 
 import msgspec
 
-from eroica.archive.store import Store, save_patterns
+from eroica.archive.store import Store
 from eroica.model.pattern import FunctionPattern, WorkerPattern
 from eroica.model.worker import ProcessGroup, Worker
 from eroica.pipeline import analyze
 from machine import machine_facts
 from support.browser import Browser
 from support.fleet import FleetPlan, synthesize, synthesize_window
+from support.run_directories import save_patterns
 from support.timelines import with_timeline
 from support.troubles import SlowLoader
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from support.faults.rehearsal import Rehearsal
+from injected.rehearsal import Rehearsal
 
 WORKERS = 4
 LAYOUT = "ddp"

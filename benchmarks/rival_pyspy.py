@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from eroica.demo.rehearsal import running
+from injected.expected import EXPECTED
+from injected.rehearsal import Rehearsal
 from rival_jobs import (
     BLOCKED_S,
     ONSET,
@@ -25,8 +27,6 @@ from rival_jobs import (
     rehearse,
     worker_pids,
 )
-from support.faults.expected import EXPECTED
-from support.faults.rehearsal import Rehearsal
 
 #: Dumps of py-spy of each worker, and what share of them (0-1) must stand out.
 DUMPS = 20

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from eroica.demo.rehearsal import running
+from injected.expected import EXPECTED
 from rival_jobs import START_LIMIT_S, WORKERS, Answer, Case, Changed, failed, last_line, rehearse
-from support.faults.expected import EXPECTED
 
 #: TraceML sums up so many seconds at the end of the run (its --history-retention), and the run's length.
 SUMMARY_S = 30.0

@@ -20,12 +20,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from injected.expected import EXPECTED, culprit
 from machine import machine_facts, revision
 from rival_jobs import LAYOUT, Answer, Case, call
 from rival_pyspy import watch_pyspy
 from rival_records import watch_fr, watch_hta, watch_nvrx
 from rival_traceml import watch_traceml
-from support.faults.expected import EXPECTED, culprit
 
 SLOW = (
     "slow-loader",

@@ -10,11 +10,11 @@ from typing import Any
 import accuracy
 from accuracy_page import PAGE as ACCURACY_PAGE
 from accuracy_page import RESULTS, machines, read_lines, table
+from injected.expected import EXPECTED
 from rival_jobs import LAYOUT, PHASE_S
 from rival_pyspy import DUMPS, STANDS_OUT
 from rival_traceml import SUMMARY_S
 from rivals import AREAS, BLOCKED, FAULTS, SLOW, wanted_workers
-from support.faults.expected import EXPECTED
 
 Line = dict[str, Any]
 PAGE = ACCURACY_PAGE.with_name("rivals.md")

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 from eroica.archive.load import open_window, read_patterns
+from injected import write_training
 from machine import machine_facts
-from support.faults import write_training
 
 JOB = Path(__file__).with_name("jobs") / "timed.py"
 FIRST = 150

@@ -20,7 +20,9 @@ from rich.text import Text
 from eroica.cli.demo import Story
 from eroica.wire.address import page_link, read_address
 from support.browser import Browser, why_no_browser
-from support.faults.rehearsal import Rehearsal
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+from injected.rehearsal import Rehearsal
 
 PICTURES = Path(__file__).with_name("pictures")
 #: Fault -> the worker that has it, and the pictures that pages embed.

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from support.faults import write_training
+from eroica.demo.rehearsal import write_training
 from support.watched import WatchedJob, torchrun
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.jobs, pytest.mark.timeout(200)]
 
 SETTINGS = {"silence_s": "4", "baseline_window": "false", "cooldown_s": "600"}
-RENAMED = {
-    "ScaleAgreement": "Council",
-    "agree": "vote",
-    "bookkeeping": "office",
-    "tokens": "captions",
-}
+RENAMED = {"ScaleAgreement": "Council", "agree": "vote", "tokens": "captions"}
 
 
 def watched(tmp_path: Path, fault: str, ranks: int, iterations: int, *launcher: str) -> WatchedJob:
     """A job of renamed and moved code under `eroica run`."""
     script = write_training(tmp_path / "elsewhere", package="captioner", rename=RENAMED)
-    small = ["--width", "32", "--length", "16", "--fault", fault, "--iterations", str(iterations)]
-    return WatchedJob(tmp_path, torchrun(script, *small, ranks=ranks, launcher=launcher), SETTINGS)
+    small = ["--width", "32", "--length", "16", "--iterations", str(iterations)]
+    command = torchrun(script, *small, ranks=ranks, launcher=launcher)
+    return WatchedJob(tmp_path, command, SETTINGS, EROICA_FAULT=fault)
+
+
+def pid_of_worker_1(job: WatchedJob) -> int:
+    """Its process, once the job is in full swing."""
+    workers = job.await_status(lambda status: status["iteration"] > 60)["workers"]
+    return next(int(one["worker"]["pid"]) for one in workers if one["worker"]["global_rank"] == 1)
 
 
 def test_a_missing_collective_is_named_with_the_worker_that_did_not_enter_it(tmp_path: Path) -> None:
@@ -58,8 +63,8 @@ def test_a_generation_loop_that_hangs_is_told_though_nobody_ever_stepped_an_opti
 @pytest.mark.thorough
 def test_a_worker_that_was_killed_is_named_when_the_job_has_failed(tmp_path: Path) -> None:
     unhurried = ("--monitor-interval", "5")  # before it takes the status away, which the kernel keeps till then
-    fault = "dead-worker:worker=1,from_iteration=60"
-    with watched(tmp_path, fault, 2, 100_000, *unhurried) as job:
+    with watched(tmp_path, "none", 2, 100_000, *unhurried) as job:
+        os.kill(pid_of_worker_1(job), signal.SIGKILL)
         assert job.process.wait(120) == 1
     verdict = job.verdict()
     cause = verdict.cause
@@ -70,8 +75,11 @@ def test_a_worker_that_was_killed_is_named_when_the_job_has_failed(tmp_path: Pat
 
 @pytest.mark.long
 def test_a_silence_that_ends_by_itself_is_a_note_and_no_verdict(tmp_path: Path) -> None:
-    fault = "hang-lock:worker=1,from_iteration=60,seconds=12"
-    with watched(tmp_path, fault, 2, 200) as job:
+    with watched(tmp_path, "none", 2, 1000) as job:
+        stopped = pid_of_worker_1(job)
+        os.kill(stopped, signal.SIGSTOP)
+        time.sleep(12)
+        os.kill(stopped, signal.SIGCONT)
         assert job.process.wait(120) == 0
     verdict = job.verdict()
     assert verdict.verdict in ("healthy", "undetermined") and verdict.cause is None, verdict.summary

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from eroica.archive.load import decode_history
+from eroica.demo.rehearsal import write_training
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.wire.codec import decode_record
-from support.faults import write_training
 from support.watched import WatchedJob, environment, torchrun
 
 pytestmark = [pytest.mark.jobs, pytest.mark.timeout(150)]
@@ -37,12 +37,21 @@ RENAMED = {
 }
 
 
+ENDLESS = ("--iterations", "100000")
+IN_CHILDREN = """
+from captioner import data, loop
+loop.make_loader = lambda dataset, batch: data.make_loader(dataset, batch, loader_workers=1)
+if __name__ == "__main__":
+    loop.main()
+"""
+
+
 @pytest.mark.thorough
 def test_renamed_and_moved_code_inside_loader_children_is_named_with_its_worker(tmp_path: Path) -> None:
     script = write_training(tmp_path / "elsewhere", package="captioner", rename=RENAMED)
+    script.write_text(IN_CHILDREN)
     fault = "slow-loader:worker=1,from_iteration=0,seconds=0.02"
-    command = torchrun(script, "--seconds", "150", "--fault", fault, "--loader-workers", "1")
-    with WatchedJob(tmp_path, command, SETTINGS) as job:
+    with WatchedJob(tmp_path, torchrun(script, *ENDLESS), SETTINGS, EROICA_FAULT=fault) as job:
         job.await_status(lambda status: any(line["phase"] == "done" for line in status["windows"]), 120)
         time.sleep(3)  # some seconds of the job after it, for its history
     verdict, said = job.verdict(), job.said
@@ -111,7 +120,7 @@ def test_one_import_is_enough_and_the_job_ends_with_a_verdict(tmp_path: Path) ->
 
 
 def test_profile_opens_a_window_on_a_healthy_job_and_finds_nothing(tmp_path: Path) -> None:
-    command = torchrun(write_training(tmp_path / "job"), "--seconds", "150")
+    command = torchrun(write_training(tmp_path / "job"), *ENDLESS)
     with WatchedJob(tmp_path, command, {"window_s": "3"}) as job:
         job.await_status(lambda status: status["iteration"] > 60)
         asked = subprocess.run(
@@ -138,7 +147,7 @@ LONG_WINDOW = {
 
 
 def test_a_scheduler_that_ends_the_job_inside_a_window_still_gets_its_verdict(tmp_path: Path) -> None:
-    command = torchrun(write_training(tmp_path / "job"), "--seconds", "90")
+    command = torchrun(write_training(tmp_path / "job"), *ENDLESS)
     with WatchedJob(tmp_path, command, LONG_WINDOW) as job:
         job.order_window()
         seen = job.status()["iteration"]
@@ -155,7 +164,7 @@ def test_a_scheduler_that_ends_the_job_inside_a_window_still_gets_its_verdict(tm
 
 @pytest.mark.thorough
 def test_a_window_outlives_the_collector_that_ordered_it(tmp_path: Path) -> None:
-    command = torchrun(write_training(tmp_path / "job"), "--seconds", "150")
+    command = torchrun(write_training(tmp_path / "job"), *ENDLESS)
     with WatchedJob(tmp_path, command, {"window_s": "4", "baseline_window": "false"}) as job:
         job.order_window()
         children = psutil.Process(job.process.pid).children()
@@ -172,7 +181,7 @@ def test_a_window_outlives_the_collector_that_ordered_it(tmp_path: Path) -> None
 def test_a_busy_process_beside_a_real_job_is_in_its_patterns_and_secrets_are_not(tmp_path: Path) -> None:
     burner, secret = tmp_path / "serve.py", "geheim-93741"
     burner.write_text("while True: pass\n")
-    command = torchrun(write_training(tmp_path / "job"), "--seconds", "20")
+    command = torchrun(write_training(tmp_path / "job"), "--iterations", "1000")
     variables = {"MY_API_KEY": secret, "TORCH_TOKEN": secret}
     with subprocess.Popen([sys.executable, str(burner), "--key", secret], start_new_session=True) as beside:
         try:

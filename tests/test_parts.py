@@ -109,9 +109,8 @@ def test_the_collectors_part_of_this_name_hears_it_and_its_metrics_stand_beside_
     installed |= {"good": good, "other": other, "bad": Bad()}
     collector = Collector("j", Store(tmp_path), Settings(), "t" * 20, lambda *_: pytest.fail("no window"))
     report = AgentReport(host="a", pid=1, parts={"good": b"news", "bad": b"", "nobody": b"x"})
-    with TestClient(collector.application()) as client:
-        headers = {"Authorization": f"Bearer {'t' * 20}"}
-        assert client.post("/v1/report", content=msgspec.msgpack.encode(report), headers=headers).status_code == 200
+    client = TestClient(collector.application(), headers={"Authorization": f"Bearer {'t' * 20}"})
+    assert client.post("/v1/report", content=msgspec.msgpack.encode(report)).status_code == 200
     assert (good.heard, other.heard) == ([("a", b"news")], [])
     assert good.ticks == 1
     scrape = Scraping(collector, "a").scrape()

@@ -419,7 +419,8 @@ class Training:
 
     def share_core(self, turns: float) -> None:
         """One core only, on which programs of somebody else compute: so many turns of theirs for each of ours."""
-        from support.faults.hosts import Strangers, set_affinity
+        sys.path.append(str(Path(__file__).parents[1]))
+        from injected.hosts import Strangers, set_affinity
 
         core = max(os.sched_getaffinity(0))
         set_affinity({core})

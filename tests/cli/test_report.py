@@ -8,35 +8,28 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+import eroica
 from eroica.archive.load import SavedRun, open_saved
-from eroica.archive.store import Store, save_patterns
+from eroica.archive.store import Store
 from eroica.cli import group
 from eroica.errors import InputError, UsageError
 from eroica.model.verdict import Verdict
-from eroica.model.window import REFUSED, WindowPurpose
+from eroica.model.window import REFUSED
 from eroica.offline.saved import baselines_of, compared_with, examine_again, parts_of_saved
 from eroica.pipeline import analyze
 from eroica.settings import Settings
-from support import FleetPlan, SlowCompute, SlowLoader, Standstill, Trouble, synthesize, synthesize_window
+from support import FleetPlan, SlowCompute, SlowLoader, Standstill, synthesize, synthesize_window
+from support.run_directories import save_judged as keep
+from support.run_directories import save_patterns
 from support.standstill import EMPTY_QUEUE
 
 
-def keep(run: Path, window_id: int, purpose: WindowPurpose, *troubles: Trouble) -> Verdict:
-    """One window with its verdict."""
-    patterns = synthesize(FleetPlan(iterations=20, draw=window_id), troubles, window_id)
-    window = synthesize_window(patterns, purpose)
-    save_patterns(run / "windows" / str(window_id), window, patterns)
-    return keep_verdict(run, window_id, purpose, analyze("resnet", window, patterns), None)
-
-
-def keep_verdict(run: Path, window_id: int, purpose: str, verdict: Verdict, compared_with: int | None) -> Verdict:
-    """It says what it was compared with, or as before that was noted, nothing."""
-    assert verdict.window is not None
-    noted = msgspec.structs.replace(verdict.window, compared_with=compared_with)
-    verdict = msgspec.structs.replace(verdict, window=noted)
-    if purpose != "baseline":
-        Store(run).save_verdict(window_id, verdict)
-    return verdict
+def compared(run: Path, window_id: int, with_window: int | None) -> None:
+    """The verdict of a window says what it was compared with, or as before that was noted, nothing."""
+    verdict = open_run(run).window(window_id).verdict
+    assert verdict is not None and verdict.window is not None
+    noted = msgspec.structs.replace(verdict.window, compared_with=with_window)
+    Store(run).save_verdict(window_id, msgspec.structs.replace(verdict, window=noted))
 
 
 @pytest.fixture
@@ -195,7 +188,8 @@ def test_it_is_compared_again_with_the_window_that_it_was_compared_with(
     """A job may have refused its later healthy window."""
     keep(tmp_path, 1, "baseline")
     keep(tmp_path, 2, "baseline")
-    keep_verdict(tmp_path, 3, "slow", keep(tmp_path, 3, "slow"), noted)
+    keep(tmp_path, 3, "slow")
+    compared(tmp_path, 3, noted)
     opened = open_run(tmp_path)
     assert {one.window_id for one in baselines_of(opened, opened.window(3))[0]} == ({number} if number else set())
     parts = parts_of_saved(tmp_path, Settings(), [])
@@ -229,7 +223,43 @@ def test_a_window_that_confirms_a_slow_start_is_compared_with_nothing(tmp_path: 
     early = keep(tmp_path, 2, "early", SlowLoader((2,), 20.0))
     keep(tmp_path, 1, "baseline", SlowLoader((2,), 20.0))
     keep(tmp_path, 3, "slow", SlowLoader((2,), 20.0))
+    compared(tmp_path, 3, None)
     windows = {one.window_id: one for one in open_run(tmp_path).windows}
     assert baselines_of(open_run(tmp_path), windows[2]) == ((), ())
     assert baselines_of(open_run(tmp_path), windows[3])[0]
     assert early.cause is not None and "slow-data-loading" in call(tmp_path, "--window", 2, "--again").output
+
+
+# ---------------------------------------------------------------------- pages
+
+
+@pytest.mark.parametrize("more", [(), ("--window", "3"), ("--again",)])
+def test_report_writes_a_page(run: Path, tmp_path: Path, more: tuple[str, ...]) -> None:
+    file = tmp_path / "page.html"
+    done = CliRunner().invoke(group, ["report", str(run), "--html", str(file), *more])
+    assert done.exit_code == 3, done.output
+    text = file.read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert 'id="heatmap"' in text
+    assert f"Report: {file.as_uri()}" in done.output.replace("\n", "")
+
+
+def test_a_printed_page_stands_alone(run: Path) -> None:
+    done = CliRunner().invoke(group, ["report", str(run), "--html", "-"])
+    assert done.output.startswith("<!DOCTYPE html>")
+    both = CliRunner().invoke(group, ["report", str(run), "--html", "-", "--json", "-"])
+    assert isinstance(both.exception, UsageError)
+
+
+def test_diagnose_writes_a_page(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    done = CliRunner().invoke(group, ["diagnose", str(run), "--quiet", "--html", str(file)])
+    assert done.exit_code == 3, done.output
+    assert 'id="heatmap"' in file.read_text()
+
+
+def test_a_notebook_gets_the_page_as_text(run: Path) -> None:
+    for source in (run, str(run / "verdict.json"), eroica.diagnose(run)):
+        text = eroica.report_html(source)
+        assert "_read_block" in text
+        assert ('id="heatmap"' in text) == (source == run)

@@ -163,13 +163,6 @@ def test_a_users_own_pythonpath_and_sitecustomize_still_count(tmp_path: Path) ->
     assert done.stdout == "ran 5\n", done.stderr
 
 
-def test_a_directory_that_cannot_be_made_does_not_stop_the_job(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    environment = {**os.environ, "EROICA_RUNTIME_DIR": str(tmp_path / "file" / "x")}
-    done = run(tmp_path, sys.executable, "-c", "print('trained')", env=environment)
-    assert done.returncode == 0 and done.stdout == "trained\n" and "unwatched" in done.stderr
-
-
 def test_nothing_of_eroica_is_left_running(tmp_path: Path) -> None:
     run(tmp_path, sys.executable, "-c", "1")
     mine = str(tmp_path / "out")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from eroica.collector.baseline import Baseline
 from eroica.collector.history import Hints, final_verdict
 from eroica.collector.ledger import History
 from eroica.collector.windows import Analyze, Windows
@@ -66,7 +65,7 @@ class Job:
         return self.work[-1]
 
     def _obey(self) -> None:
-        order = self.windows.order
+        order = self.windows.capturing.order
         if (
             self.obeys
             and order is not None
@@ -145,7 +144,7 @@ def test_another_baseline_window_is_taken_in_its_place_but_only_near_the_best() 
 def test_a_collector_that_was_started_again_still_knows_that_the_job_was_slow_from_its_start() -> None:
     first = Job()
     first.train(0.1, 0.1)
-    baseline = first.windows.baseline
+    baseline = first.windows.baseline.patterns
     number = baseline[0].window_id
     taken = Window(
         window_id=number, purpose="baseline", reason="", first_iteration=1, last_iteration=2, current_iteration_s=0.1
@@ -158,7 +157,7 @@ def test_a_collector_that_was_started_again_still_knows_that_the_job_was_slow_fr
     again = Job()
     again.windows.resume(0.0, 0.0, History(last_id=number + 2, lines=lines, windows=(taken,), baseline=baseline))
     again.train(0.1, 0.1, 2)
-    assert again.windows.absolved == 0
+    assert again.windows.opening.absolved == 0
     work = again.look(0.11, 0.1)
     assert not work.baseline
     assert "slow from its start" in unused(work)[0]
@@ -195,18 +194,6 @@ def test_a_baseline_window_taken_beside_other_work_is_marked_and_taken_again_onc
     assert work.baseline and not unused(work)
 
 
-def test_the_best_baseline_window_is_kept_not_the_last() -> None:
-    baseline = Baseline(Settings())
-    job = Job()
-    job.train(0.1, 0.1)
-    quiet = job.windows.baseline
-    baseline.taken(quiet, 0.1)
-    job.host_facts = BESIDE
-    job.train(0.1, 0.1, 1)
-    baseline.taken((job._pattern(2),), 0.1)
-    assert baseline.patterns == quiet and not baseline.disturbed
-
-
 def verdict(word: str, gain: float | None = None) -> Verdict:
     finding = cause("slow-data-loading", 0, hosts=("h",), gain=gain)
     return plain(word, "Worker 0 reads.", *([finding] if gain is not None else []))
@@ -220,12 +207,12 @@ def test_what_the_first_window_shows_is_looked_at_again_and_only_the_second_verd
     (first,) = job.train()
     assert first.window.purpose == "baseline" and not first.counts and first.baseline == ()
     job.judge(first, SLOW)
-    assert job.windows.ledger.verdicts == {} and job.windows.suspicion is not None
+    assert job.windows.ledger.verdicts == {}
     (second,) = job.train()
     assert second.window.purpose == "early" and second.counts and second.baseline == ()
     assert "slow-data-loading on worker 0" in second.window.reason
     job.judge(second, SLOW)
-    assert list(job.windows.ledger.verdicts) == [second.window.window_id] and not job.windows.suspicion
+    assert list(job.windows.ledger.verdicts) == [second.window.window_id]
     assert job.train(iterations=400) == []
 
 
@@ -262,7 +249,7 @@ def test_a_window_after_a_confirmed_one_is_not_compared_with_the_slow_beginning(
 def test_nothing_of_note_asks_for_no_other_window(said: Verdict) -> None:
     job = Job()
     job.first(said)
-    assert job.train(iterations=300) == [] and not job.windows.suspicion
+    assert job.train(iterations=300) == []
 
 
 def test_an_early_window_that_never_opens_is_tried_once_more() -> None:
@@ -272,7 +259,6 @@ def test_an_early_window_that_never_opens_is_tried_once_more() -> None:
     job.train(iterations=2000)
     purposes = [line.purpose for line in job.windows.status().windows]
     assert purposes.count("early") == 2
-    assert job.windows.suspicion
 
 
 def test_the_job_is_not_over_while_its_first_window_is_being_judged() -> None:
@@ -282,8 +268,8 @@ def test_the_job_is_not_over_while_its_first_window_is_being_judged() -> None:
     assert job.windows.busy
     job.judge(first, SLOW)
     assert not job.windows.busy
-    final = final_verdict("j", {}, 1, 1, hints=Hints(suspicion=job.windows.suspicion))
+    final = final_verdict("j", {}, 1, 1, hints=Hints(look=job.windows.look))
     assert (final.verdict, final.summary) == ("slow", "Worker 0 reads.")
     assert "first, short window" in final.coverage.notes[0]
-    final = final_verdict("j", {}, 1, 1, hints=Hints(slowed=3.0, suspicion=job.windows.suspicion, missed="no answer"))
+    final = final_verdict("j", {}, 1, 1, hints=Hints(slowed=3.0, look=job.windows.look, missed="no answer"))
     assert final.verdict == "undetermined" and "3.0 times" in final.summary and "no answer" in final.summary

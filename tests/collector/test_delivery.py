@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from eroica.agent.home import CollectorLink
-from eroica.archive.bundle import BUNDLE_FILE
+from eroica.archive.forget import BUNDLE_FILE
 from eroica.archive.load import open_window, read_patterns
 from eroica.archive.store import Store
 from eroica.collector import arrivals
@@ -22,7 +22,6 @@ from eroica.collector.service import Collector
 from eroica.collector.windows import Analyze
 from eroica.model.pattern import FunctionKey, FunctionPattern, Neighbor, WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire.codec import encode_record
@@ -200,36 +199,6 @@ def test_a_disk_that_takes_nothing_costs_the_files_and_not_the_verdict(tmp_path:
         assert not job.collector._arrivals._unwritten
 
     with_job(tmp_path, script)
-
-
-def test_a_window_is_compared_with_the_whole_patterns_of_its_baseline(tmp_path: Path) -> None:
-    compared: list[Analyze] = []
-
-    def keep(job: str, order: Analyze, settings: Settings) -> Verdict:
-        compared.append(order)
-        return judge(job, order, settings)
-
-    store = Store(tmp_path)
-    collector = Collector("j", store, Settings(), "t", keep)
-    heads: dict[int, list[WorkerPattern]] = {1: [], 2: []}
-    for window_id, into in heads.items():
-        for rank in range(WORKERS):
-            content = encode_record(pattern(rank, window_id))
-            into.append(head_in(content))
-            collector._arrivals.take(into[-1], content)
-        collector._arrivals.close(window_id, collector._arrivals.settle(window_id))
-    window = Window(window_id=2, purpose="slow", reason="", first_iteration=1, last_iteration=2)
-    order = Analyze(
-        window=window, patterns=tuple(heads[2]), baseline=tuple(heads[1][:3]), expected_workers=4, notes=(),
-        asked_at=0.0,
-    )  # fmt: skip
-    collector._judge(order)
-    (tmp_path / "windows" / "1" / "patterns" / "0.pattern").unlink()
-    collector._judge(order)
-    whole = [pattern(rank, 1) for rank in range(3)]
-    assert [list(one.baseline) for one in compared] == [whole, whole[1:]]
-    assert compared[0].patterns == tuple(pattern(rank, 2) for rank in range(WORKERS)) and compared[0].notes == ()
-    assert compared[1].notes == ("in the baseline window: worker 0: its pattern is not there any more",)
 
 
 def test_a_head_tells_whether_others_disturbed_its_window_and_that_a_device_was_traced() -> None:

@@ -121,7 +121,7 @@ def test_a_pause_of_all_shows_on_all_though_their_hosts_report_at_different_mome
     history = pace.history()
     assert len(history.at_s) > 30 and max(history.mean_ms) > 150
     assert all(
-        slowest < 1.35 * mean for slowest, mean in zip(history.slowest_ms, history.mean_ms, strict=True)
+        slowest < 1.5 * mean for slowest, mean in zip(history.slowest_ms, history.mean_ms, strict=True)
     )  # cut by the second, one host would now and then seem to take twice as long as the others
 
 

@@ -149,7 +149,6 @@ def test_a_verdict_is_a_log_record_in_the_span_of_its_window(monkeypatch: pytest
 
         async def go() -> None:
             telemetry = Telemetry("train", "node-1", server.url, lambda: STATUS, lambda: HISTORY, 60.0)
-            telemetry.start()
             telemetry.judged(2, VERDICT)
             await telemetry.close(10)
 

@@ -89,7 +89,6 @@ def test_iteration_times_and_the_verdict_stand_in_the_trainjob(tmp_path: Path, c
 
     async def go() -> None:
         job = TrainJob(variables(tmp_path / "tls", controller.url), lambda: STATUS, notes.append, 0.05)
-        job.start()
         await until(lambda: len(controller.heard) >= 1)
         (tmp_path / "tls" / "token").write_text("second.token\n")  # Kubernetes renews it
         job.judged(2, VERDICT)
@@ -137,7 +136,6 @@ def said(environ: dict[str, str], verdict: Verdict | None = None) -> list[str]:
         job = TrainJob(environ, lambda: STATUS, notes.append)
         if verdict is not None:
             job.judged(2, verdict)
-        job.start()
         await job.close(5)
 
     asyncio.run(go())

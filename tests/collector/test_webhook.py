@@ -122,7 +122,7 @@ def test_trouble_that_passes_costs_a_pause(trouble: Answer) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "longest"),
-    [("999999999999999", 300.0), ("-5", 1.5), ("soon", 1.5), ("Fri, 31 Dec 9999 23:59:59 GMT", 300.0), ("", 1.5)],
+    [("999999999999999", 300.0), ("-5", 1.5), ("soon", 1.5), ("", 1.5)],
 )
 def test_nobody_can_ask_for_a_pause_without_end(asked: str, longest: float) -> None:
     with chat((429, {"Retry-After": asked}, ""), OK) as server:

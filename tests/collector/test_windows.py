@@ -62,7 +62,7 @@ class Fleet:
             self.work += self.windows.tick(self.now)
 
     def _obey(self, rank: int) -> None:
-        order, status = self.windows.order, self.statuses[rank]
+        order, status = self.windows.capturing.order, self.statuses[rank]
         if order is None or order.kind == "cancel" or rank in self.deaf:
             return
         self.taken.setdefault(rank, order)
@@ -103,11 +103,11 @@ def test_a_window_is_one_probe_and_then_the_same_iterations_for_everybody() -> N
     fleet.step()
     assert fleet.windows.asked(fleet.now, ProfileRequest()).window_id == 1
     fleet.step()
-    probe = fleet.windows.order
+    probe = fleet.windows.capturing.order
     assert probe is not None and probe.kind == "probe" and probe.last_iteration - probe.first_iteration == 1
     assert probe.first_iteration >= 102 + 10  # one second ahead
     fleet.step(14)
-    window = fleet.windows.order
+    window = fleet.windows.capturing.order
     assert window is not None and window.kind == "window"
     assert window.last_iteration - window.first_iteration == 20  # 2 s of 0.1 s iterations
     assert window.first_iteration > max(status.iteration for status in fleet.statuses.values())
@@ -143,7 +143,7 @@ def test_a_window_of_many_events_gives_up_operators_first_then_time_and_says_so(
     fleet.step()
     fleet.windows.asked(fleet.now, ProfileRequest())
     fleet.step(40)
-    order = fleet.windows.order
+    order = fleet.windows.capturing.order
     assert order is not None and order.kind == "window"
     assert order.operators == (events < 25_000)
     assert order.last_iteration - order.first_iteration == expected
@@ -171,17 +171,17 @@ def test_a_probe_that_met_a_long_iteration_is_followed_by_another_before_it_shor
     fleet.step()
     fleet.windows.asked(fleet.now, ProfileRequest())
     fleet.step()
-    first = fleet.windows.order
+    first = fleet.windows.capturing.order
     assert first is not None
     fleet.events, fleet.duration_s = 30_000, 0.3
     fleet.step(14)
-    second = fleet.windows.order
+    second = fleet.windows.capturing.order
     assert second is not None and second.kind == "probe" and second.serial > first.serial
     assert second.first_iteration > first.first_iteration and second.last_iteration - second.first_iteration == 1
     for rank in fleet.statuses:
         fleet.change(rank, result=fleet.result(second, 3_000, 0.05))
     fleet.step()
-    window = fleet.windows.order
+    window = fleet.windows.capturing.order
     assert window is not None and window.kind == "window"
     assert window.last_iteration - window.first_iteration == 300_000 // 8_400  # a fifth of 27,000 more than 3,000
     assert "given up" not in {line.phase for line in fleet.windows.status().windows}
@@ -233,7 +233,7 @@ def test_a_probe_that_nobody_answers_is_given_up_and_cancelled() -> None:
     fleet.windows.asked(fleet.now, ProfileRequest())
     fleet.step(400)
     assert not fleet.windows.busy
-    assert fleet.windows.order is not None and fleet.windows.order.kind == "cancel"
+    assert fleet.windows.capturing.order is not None and fleet.windows.capturing.order.kind == "cancel"
     assert "given up" in fleet.windows.status().windows[0].phase
 
 
@@ -313,9 +313,11 @@ def test_a_first_look_that_another_collector_took_over_is_followed_by_a_whole_wi
     settings = Settings(baseline_window=False, window_s=20.0, first_look_s=2.0, max_window_iterations=1000)
     fleet = Fleet(Windows("j", settings))
     fleet.change(0, trigger=trigger(1))
-    while fleet.windows.order is None or fleet.windows.order.kind != "window":
+    while fleet.windows.capturing.order is None or fleet.windows.capturing.order.kind != "window":
         fleet.step()
-    underway, fleet.windows = fleet.windows.underway(fleet.now, 0.0), Windows("j", settings)
+    current = fleet.windows.capturing.current
+    assert current is not None
+    underway, fleet.windows = current.record(fleet.now, 0.0), Windows("j", settings)
     fleet.windows.resume(fleet.now, 0.0, History(last_id=1, underway=underway))
     finish_window(fleet, "undetermined")
     fleet.step(600)
@@ -332,7 +334,7 @@ def test_the_baseline_window_is_taken_once_and_handed_to_later_analyses() -> Non
         fleet.change(rank, steady=True)
     fleet.step(100)
     fleet.deliver(0, 1)
-    assert [work.counts for work in fleet.work] == [False] and len(fleet.windows.baseline) == 2
+    assert [work.counts for work in fleet.work] == [False] and len(fleet.windows.baseline.patterns) == 2
     assert fleet.windows.busy
     fleet.windows.analyzed(fleet.now, fleet.work[0].window.window_id, None)
     fleet.step(100)

@@ -13,8 +13,8 @@ from eroica.model.verdict import Finding, Verdict
 from eroica.model.window import WindowPurpose
 from eroica.pipeline import analyze
 from support import FleetPlan, SlowLoader, SlowPython, Trouble, synthesize, synthesize_window
-from support.code_troubles import ARRAYS, HTTP, LOGGING, SAVING, Calls, Reads
 from support.fleet import Draft, accused
+from support.troubles import ARRAYS, HTTP, LOGGING, SAVING, Calls, Reads
 
 RENAMED = (("train.py", "run_it.py"), ("dataset.py", "x1.py"), ("project/", "elsewhere/"), ("save_state", "f1"),
            ("report (", "g2 ("), ("_fetch", "h3"), ("__getitem__", "pull"), ("main (", "go ("))  # fmt: skip

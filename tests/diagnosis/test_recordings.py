@@ -276,14 +276,10 @@ def test_a_device_that_idles_outside_of_operators_names_no_function() -> None:
 
 
 def test_what_only_lacks_iterations_is_doubted_and_not_called_healthy() -> None:
-    loader = FunctionKey(
-        kind="python", name="__next__", stack=("__next__ (torch/utils/data/dataloader.py:720)",), phase="input"
-    )
-    made = recorded_worker(0, [], world=1, rows=[(GEMM, 12_000.0), (loader, 8_000.0)])
-    verdict = recorded([msgspec.structs.replace(made, has_accelerator=False)])
+    verdict = recorded(steps(iterations=3, varies=0.5, seed=2, late_us=30_000))
     assert verdict.verdict == "undetermined"
     assert "seems to cost" in verdict.summary
-    assert "on worker 0, but 1 iteration is too few to tell it from noise; record more steps" in verdict.summary
+    assert "3 iterations are too few to tell it from noise; record more steps" in verdict.summary
 
 
 # --- libraries on the host ---

@@ -20,7 +20,7 @@ from support import (
     synthesize_window,
 )
 from support.fleet import Draft, causes
-from support.scope_troubles import ExtraDuty, SlowStage, WanderingPause
+from support.troubles import Calls, SlowStage, WanderingPause
 
 DEVICES = {"accelerator": True, "iterations": 20}
 seeds = pytest.mark.parametrize("seed", range(3))
@@ -75,7 +75,7 @@ def test_many_hosts_with_the_same_trouble_are_one_finding_that_counts_them() -> 
 
 @seeds
 def test_what_only_rank_0_does_is_its_extra_duty(seed: int) -> None:
-    verdict = judge(ExtraDuty(30), seed=seed, workers=4)
+    verdict = judge(Calls(("log_metrics (project/train.py:90)",), (0,), 30, use=0.9), seed=seed, workers=4)
     assert (cause(verdict).workers, cause(verdict).function.name) == ((0,), "log_metrics")
     assert "rank 0's extra duty, which no other worker runs" in verdict.summary
 

@@ -15,9 +15,9 @@ from eroica.model.verdict import Verdict
 from eroica.model.worker import ProcessGroup
 from eroica.pipeline import analyze
 from support import FleetPlan, SlowCompute, SlowLink, Trouble, synthesize, synthesize_window
-from support.code_troubles import LOGGING, Calls
 from support.fleet import Draft, accused
 from support.pipelines import Step, patterns_of_played, pipeline_programs, play
+from support.troubles import LOGGING, Calls
 
 seeds = pytest.mark.parametrize("seed", range(3))
 

@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from eroica.archive.load import open_window  # noqa: E402
-from eroica.archive.store import save_patterns  # noqa: E402
 from eroica.engine import (  # noqa: E402
     ONE_PROCESS_WORKERS,
     Engine,
@@ -40,6 +39,7 @@ from eroica.settings import (  # noqa: E402
 from eroica.wire.codec import decode_record  # noqa: E402
 from scale import Job  # noqa: E402
 from support import FleetPlan, SlowCompute, SlowLoader, SlowPython, synthesize, synthesize_window  # noqa: E402
+from support.run_directories import save_patterns  # noqa: E402
 
 needs_ray = pytest.mark.skipif(not is_installed(), reason="ray is not installed; pip install 'eroica[ray]'")
 ON_RAY = Settings(engine="ray")

@@ -71,17 +71,17 @@ def _net_dev(**interfaces: tuple[int, int]) -> bytes:
     return (HEAD + "".join(LINE.format(name, *totals) for name, totals in interfaces.items())).encode()
 
 
-@pytest.mark.parametrize(("text", "speed"), [("10000\n", 1.25e9), ("-1\n", math.nan), ("", math.nan), ("0", math.nan)])
-def test_a_speed_is_bytes_per_second_or_unknown(text: str, speed: float) -> None:
-    assert host.parse_speed(text) == pytest.approx(speed, nan_ok=True)
-
-
 @pytest.mark.parametrize(
-    ("text", "rate"),
-    [("100 Gb/sec (4X EDR)\n", 12.5e9), ("2.5 Gb/sec (1X)", 312.5e6), ("x Gb/sec", math.nan), ("", math.nan)],
-)
-def test_an_rdma_rate_is_bytes_per_second_or_unknown(text: str, rate: float) -> None:
-    assert host.parse_rdma_rate(text) == pytest.approx(rate, nan_ok=True)
+    ("text", "capacity"),
+    [
+        ("10000\n", 1.25e9), ("-1\n", math.nan), ("", math.nan), ("0", math.nan),
+        ("100 Gb/sec (4X EDR)\n", 12.5e9), ("2.5 Gb/sec (1X)", 312.5e6), ("x Gb/sec", math.nan),
+    ],
+)  # fmt: skip
+def test_a_capacity_is_bytes_per_second_or_unknown(text: str, capacity: float, tmp_path: Path) -> None:
+    (tmp_path / "speed").write_text(text)
+    assert host.read_capacity(tmp_path / "speed") == pytest.approx(capacity, nan_ok=True)
+    assert math.isnan(host.read_capacity(tmp_path / "rate"))
 
 
 def test_traffic_is_a_fraction_of_a_stated_speed_and_bytes_per_second_without_one(

@@ -15,6 +15,12 @@ from eroica.hardware.sampler import Sampler
 from eroica.hardware.store import Samples, read_samples
 from eroica.hardware.writer import SampleWriter
 
+_TOLD = {
+    "MaxClockInfo": 1980, "ClockInfo": 990, "UtilizationRates": SimpleNamespace(gpu=80, memory=30),
+    "EnforcedPowerLimit": 700_000, "PowerUsage": 350_000, "MaxPcieLinkGeneration": 5, "MaxPcieLinkWidth": 16,
+    "PcieThroughput": lambda way: 6_300_800 if way == 0 else 0, "ComputeRunningProcesses": [],
+}  # fmt: skip
+
 
 class FakeNvml:
     """The calls of pynvml that are used, of a device with 1980 MHz on PCIe 5.0 x16; some may refuse."""
@@ -27,15 +33,16 @@ class FakeNvml:
         self.refused = refused
         self.lost = lost
 
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("nvml") and name in object.__getattribute__(self, "refused"):
-            error = object.__getattribute__(self, "NVMLError")
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def answer(_handle: int, *more: int) -> Any:
+            if name in self.refused:
+                raise self.NVMLError("Not Supported")
+            return told(*more) if callable(told) else told
 
-            def refuse(*_: object) -> None:
-                raise error("Not Supported")
-
-            return refuse
-        return object.__getattribute__(self, name)
+        if (what := name.removeprefix("nvmlDeviceGet")) not in _TOLD:
+            raise AttributeError(name)
+        told = _TOLD[what]
+        return answer
 
     def nvmlDeviceGetCount(self) -> int:
         return self.devices
@@ -45,35 +52,8 @@ class FakeNvml:
             raise self.NVMLError("GPU is lost")
         return index
 
-    def nvmlDeviceGetComputeRunningProcesses(self, _handle: int) -> list[SimpleNamespace]:
-        return []
-
     def nvmlDeviceGetUUID(self, handle: int) -> str:
         return f"GPU-uuid-{handle}"
-
-    def nvmlDeviceGetMaxClockInfo(self, _handle: int, _kind: int) -> int:
-        return 1980
-
-    def nvmlDeviceGetClockInfo(self, _handle: int, _kind: int) -> int:
-        return 990
-
-    def nvmlDeviceGetUtilizationRates(self, _handle: int) -> SimpleNamespace:
-        return SimpleNamespace(gpu=80, memory=30)
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, _handle: int) -> int:
-        return 700_000
-
-    def nvmlDeviceGetPowerUsage(self, _handle: int) -> int:
-        return 350_000
-
-    def nvmlDeviceGetMaxPcieLinkGeneration(self, _handle: int) -> int:
-        return 5
-
-    def nvmlDeviceGetMaxPcieLinkWidth(self, _handle: int) -> int:
-        return 16
-
-    def nvmlDeviceGetPcieThroughput(self, _handle: int, way: int) -> int:
-        return 6_300_800 if way == 0 else 0
 
 
 def _values(readings: list[tuple[Any, Callable[[], float]]]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from eroica.model.worker import Worker
 from eroica.pipeline import analyze
 from eroica.wire.codec import decode_record, encode_record
 from support import FleetPlan, synthesize, synthesize_window
-from support.code_troubles import Calls
+from support.troubles import Calls
 
 ITERATIONS, WINDOW_S = 10, 2.0
 MAIN, STEP = "main (train.py:1)", "step (train.py:20)"

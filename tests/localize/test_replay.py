@@ -121,6 +121,38 @@ def test_a_sender_waits_for_a_late_receiver_where_sends_are_not_buffered(buffere
     assert simulated_gain(fleet, removed) == pytest.approx(truth, abs=0.02)
 
 
+def test_a_server_whose_answer_comes_in_the_clients_next_iteration_gains_what_it_works() -> None:
+    """A server's iteration begins with receives, its clients' with its answer: the same iterations pair in a circle."""
+    clients = (1, 2)
+
+    def served(server_us: Sequence[float]) -> tuple[Fleet, Arrivals, list[Played]]:
+        answers = [Step("send", 100.0, "0", one) for one in clients]
+        asks = [Step("recv", 100.0, "0", one) for one in clients]
+        server = [*answers, Step("iteration")]
+        for own_us in server_us:
+            server += [*asks, Step("work", own_us), *answers, Step("iteration")]
+        client = [Step("recv", 100.0, "0", 0), Step("work", 20_000.0), Step("send", 100.0, "0", 0), Step("iteration")]
+        played = play([server, *[client * len(server_us)] * 2], [everybody(3)])
+        inside = [
+            one._replace(
+                runs=[run._replace(iteration=run.iteration - 1) for run in one.runs if run.iteration],
+                edges=one.edges[1:],
+            )
+            for one in played
+        ]
+        fleet = build_fleet(patterns_of_played(inside, [everybody(3)]), Settings(one_off_fraction=0.0))
+        arrivals = read_arrivals(fleet)
+        return msgspec.structs.replace(fleet, replay=arrivals.replay), arrivals, inside
+
+    varied = np.random.default_rng(1).normal(1.0, 0.1, 4 * ITERATIONS)
+    fleet, arrivals, played = served(30_000.0 * varied)
+    truth = 1 - mean_us(served(5_000.0 * varied)[2]) / mean_us(played)
+    removed = np.zeros_like(fleet.iteration_us)
+    removed[0] = 25_000.0
+    assert arrivals.replay is not None
+    assert simulated_gain(fleet, removed) == pytest.approx(truth, abs=0.05)
+
+
 def buckets(works: Sequence[float], transfer_us: float, count: int = 4) -> tuple:
     """Gradients in buckets beside the backward pass, waited for at its end."""
     programs = []

@@ -19,10 +19,10 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from eroica.agent.home import client_for
-from eroica.collector.access import TokenGate, shows_token
+from eroica.collector.access import TokenGate, Visitors, shows_token
 from eroica.wire import admission, guarded_server
 from eroica.wire.beat import _ORDER_AT, PROBE, BeatReader, BeatWriter, Order
-from eroica.wire.guarded_server import Server, config_for
+from eroica.wire.guarded_server import Server
 
 TOKEN = "t" * 32
 ORDER = Order(1, PROBE, 0, 5, 6, 100, 0, "/scratch")
@@ -83,7 +83,7 @@ async def gate() -> object:
     """The collector's door with nothing behind it but "inside"."""
     inside = Starlette(routes=[Route("/", lambda request: PlainTextResponse("inside"))])
     listener = socket.create_server(("127.0.0.1", 0))
-    server = Server(config_for(TokenGate(inside, TOKEN)), partial(shows_token, TOKEN))
+    server = Server(TokenGate(inside, TOKEN, Visitors(TOKEN)), partial(shows_token, TOKEN))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
         await asyncio.sleep(0.01)

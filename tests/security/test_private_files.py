@@ -24,7 +24,6 @@ from eroica.wire.places import (
     private_file,
     read_private,
     write_private,
-    write_secret,
     write_whole,
 )
 
@@ -140,20 +139,6 @@ def test_nothing_is_written_to_what_was_planted_and_nothing_read_from_it(
         with pytest.raises(OSError):
             read_private(path)
     assert target.read_bytes() == b"before"
-
-
-@pytest.mark.parametrize("plant", [_link, _pipe, pytest.param(_foreign, marks=[pytest.mark.root, needs_root])])
-def test_a_planted_file_is_refused_where_a_token_belongs(tmp_path: Path, plant: Callable[[Path, Path], None]) -> None:
-    target, path = tmp_path / "target", tmp_path / "operator.token"
-    target.write_bytes(b"before")
-    plant(path, target)
-    with pytest.raises(PermissionError, match="may have put it there"):
-        write_secret(path, b"ours")
-    assert target.read_bytes() == b"before"
-    path.unlink()
-    for token in (b"first", b"second"):
-        write_secret(path, token)
-        assert path.read_bytes() == token and mode(path) == 0o600
 
 
 def test_a_draft_that_was_planted_is_not_written_into(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from synthetic_window import TRAINING, Events, is_conserved, row_named
 
 from eroica.errors import InputError
@@ -11,6 +13,7 @@ from eroica.settings import Settings
 from eroica.summarize.host import clean_note
 from eroica.summarize.recorded import find_groups, summarize_recording
 from eroica.trace.table import Category, CollectiveArguments, TraceHeader
+from eroica.wire.codec import encode_record
 
 ENGINE = 150
 US = 1000
@@ -173,3 +176,67 @@ def test_a_gpu_job_traced_without_its_kernels_is_said_so():
     found = summary(events).pattern
     assert found.collectives == ()
     assert any("no kernels of it" in note for note in found.notes)
+
+
+# --- any table of events ---
+
+NAMES = (
+    "aten::mm",
+    "AddmmBackward",
+    "autograd::engine::evaluate_function: X",
+    "ProfilerStep#3",
+    "ProfilerStep#4",
+    "ProfilerStep#5",
+    "ProfilerStep#99999999999999999999",
+    "Optimizer.step#SGD.step",
+    "Optimizer.zero_grad#SGD.zero_grad",
+    "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+    "enumerate(DataLoader)#",
+    "gloo:all_reduce",
+    "nccl:all_reduce",
+    "ncclDevKernel_AllReduce_Sum_f32(x)",
+    "c10d::allreduce_",
+    "cudaLaunchKernel",
+    "cudaMalloc",
+    "Memcpy HtoD",
+    "train.py(12): main",
+    "torch/autograd/graph.py(966): _engine_run_backward",
+    "<built-in method run_backward of torch._C._EngineBase object at 0x7f>",
+    "nn.Module: Linear_0",
+    "Python GC",
+    "",
+    "\x00 (",
+    "x" * 300,
+)
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(NAMES),
+        st.sampled_from(Category),
+        st.sampled_from((7, 100, 100, 100, 200, -1)),
+        st.integers(0, 120),
+        st.one_of(st.just(0), st.integers(0, 60)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ROWS, st.sampled_from((TraceHeader(), TraceHeader(rank=1, world_size=2, process_id=100))))
+def test_any_table_becomes_a_pattern_that_adds_up_or_is_refused(rows, header):
+    """Nothing of the window is lost or invented."""
+    events = Events()
+    for number, (name, category, thread, start, length) in enumerate(rows):
+        said = CollectiveArguments("allreduce", group="0" if number % 3 else "", sequence=number % 4, peer=-1)
+        given_too = said if category == Category.KERNEL and "nccl" in name else None
+        events.add(name, 10**15 + start, 10**15 + start + length, category, thread, given_too)
+    try:
+        found = summary(events, header)
+    except InputError:
+        assert not any(category != Category.OTHER and length for _, category, _, _, length in rows)
+        return
+    pattern = found.pattern
+    assert is_conserved(pattern)
+    assert pattern.duration_s == pytest.approx((found.end_ns - found.start_ns) / 1e9)
+    assert all(0 <= row.critical_s <= pattern.duration_s + 1e-12 for row in pattern.functions)
+    assert len({row.key for row in pattern.functions}) == len(pattern.functions)
+    encode_record(pattern)

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -47,7 +48,7 @@ def files(tmp_path):
         for number in range(3)
     ]
     (directory / "flight.json").write_text(json.dumps({"entries": flight}))
-    frames = [('process 100:"python"', "", 0), (f"thread ({TRAINING})", "", 0), ("<module>", "/a/b/train.py", 1)]
+    frames = [(f"thread ({TRAINING})", "", 0), ("<module>", "/a/b/train.py", 1)]
     stacks = [
         {"ph": "B", "name": name, "pid": PID, "tid": 1, "ts": 0, "args": {"filename": file, "line": line}}
         for name, file, line in frames
@@ -71,14 +72,24 @@ def files(tmp_path):
     return directory
 
 
-def run(files, hardware="hardware"):
-    arguments = [str(files / "capture.json"), str(files.parent / hardware), str(files / "pattern")]
-    return main(arguments)
+def words(files):
+    return [str(files / "capture.json"), str(files.parent / "hardware"), str(files / "pattern")]
+
+
+def summarized(files):
+    """The pattern that becomes of the files as they are now."""
+    assert main(words(files)) == 0
+    return decode_record((files / "pattern").read_bytes(), WorkerPattern)
+
+
+def amend(files, **facts):
+    """Facts of the capture are others."""
+    before = msgspec.json.decode((files / "capture.json").read_bytes())
+    (files / "capture.json").write_bytes(msgspec.json.encode({**before, **facts}))
 
 
 def test_files_of_a_worker_become_its_pattern(files):
-    summarize_files(files / "capture.json", files.parent / "hardware", files / "pattern")
-    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    pattern = summarized(files)
     rows = {row.key.name: row for row in pattern.functions}
     assert rows["aten::mm"].critical_s == pytest.approx(0.090)
     assert rows["aten::mm"].mu == pytest.approx(0.5)
@@ -91,9 +102,7 @@ def test_files_of_a_worker_become_its_pattern(files):
 
 
 def test_a_probe_tells_whom_sends_go_to(files):
-    facts = msgspec.json.decode((files / "capture.json").read_bytes())
-    facts["process_groups"] = [{"name": "0", "ranks": [0, 1, 2], "backend": "gloo"}]
-    (files / "capture.json").write_bytes(msgspec.json.encode(facts))
+    amend(files, process_groups=[{"name": "0", "ranks": [0, 1, 2], "backend": "gloo"}])
 
     def trace(iterations, inputs):
         rows = []
@@ -105,24 +114,15 @@ def test_a_probe_tells_whom_sends_go_to(files):
         return json.dumps({"baseTimeNanoseconds": WALL, "traceEvents": rows})
 
     (files / "trace.json").write_text(trace(3, {}))
-    assert run(files) == 0
-    (record,) = decode_record((files / "pattern").read_bytes(), WorkerPattern).collectives
+    (record,) = summarized(files).collectives
     assert (record.paired_by, record.peers) == ("none", b"")
     (files / "probe.json").write_text(trace(1, {"Concrete Inputs": ["", "", "2", "0"], "Input Dims": [[[8]]]}))
-    assert run(files) == 0
-    (record,) = decode_record((files / "pattern").read_bytes(), WorkerPattern).collectives
+    (record,) = summarized(files).collectives
     assert (record.paired_by, decode_series(record.peers, np.int32).tolist()) == ("order", [2, 2, 2])
 
 
 def test_the_command_works_on_its_own_and_says_nothing(files):
-    command = [
-        sys.executable,
-        "-m",
-        "eroica.summarize.files",
-        files / "capture.json",
-        files.parent / "hardware",
-        files / "pattern",
-    ]
+    command = [sys.executable, "-m", "eroica.summarize.files", *words(files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert decode_record((files / "pattern").read_bytes(), WorkerPattern).window_id == 1
@@ -131,42 +131,36 @@ def test_the_command_works_on_its_own_and_says_nothing(files):
 @pytest.mark.parametrize(
     ("name", "text"), [("stacks.json", "broken"), ("flight.json", "{"), ("stacks.meta.json", ""), ("probe.json", "{")]
 )
-def test_what_is_damaged_but_optional_becomes_a_note(files, name, text, monkeypatch):
+def test_what_is_damaged_but_optional_becomes_a_note(files, name, text):
     (files / name).write_text(text)
-    assert run(files) == 0
-    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    pattern = summarized(files)
     assert any(name in note for note in pattern.notes)
 
 
-def test_a_cut_capture_fails_with_one_line_that_names_it(files, capsys, monkeypatch):
+def test_a_cut_capture_fails_with_one_line_that_names_it(files, capsys):
     path = files / "capture.json"
     path.write_bytes(path.read_bytes()[:-20])
-    assert run(files) == 1
+    assert main(words(files)) == 1
     complaint = capsys.readouterr().err
     assert complaint.count("\n") == 1
     assert "capture.json" in complaint
     assert not (files / "pattern").exists()
 
 
-def test_of_a_cut_trace_counts_what_is_whole_and_the_loss_is_told(files, monkeypatch):
+def test_of_a_cut_trace_counts_what_is_whole_and_the_loss_is_told(files):
     path = files / "trace.json"
     path.write_bytes(path.read_bytes()[:-200])
-    assert run(files) == 0
-    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    pattern = summarized(files)
     assert any("cut" in note or "end" in note for note in pattern.notes), pattern.notes
 
 
 def test_what_worker_and_agent_know_of_the_settings_is_in_the_pattern(files):
-    raw = json.loads((files / "capture.json").read_bytes())
-    raw["setup"] = {"torch_threads": "2", "nice": "worker"}
-    (files / "capture.json").write_text(json.dumps(raw))
+    amend(files, setup={"torch_threads": "2", "nice": "worker"})
     (files / "setup.json").write_text(json.dumps({"nice": "5", "env:OMP_NUM_THREADS": "2"}))
-    summarize_files(files / "capture.json", files.parent / "hardware", files / "pattern")
-    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    pattern = summarized(files)
     assert pattern.setup == {"env:OMP_NUM_THREADS": "2", "nice": "5", "torch_threads": "2"}
     (files / "setup.json").write_text("[")
-    summarize_files(files / "capture.json", files.parent / "hardware", files / "pattern")
-    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    pattern = summarized(files)
     assert pattern.setup["nice"] == "worker" and any("holds no facts" in note for note in pattern.notes)
 
 
@@ -175,21 +169,18 @@ def test_what_a_capture_names_is_looked_for_beside_it_only(files, tmp_path, way)
     secret = tmp_path / "elsewhere" / "trace.json"
     secret.parent.mkdir()
     (files / "trace.json").rename(secret)
-    facts = msgspec.json.decode((files / "capture.json").read_bytes())
-    facts["trace_path"] = str(secret) if way == "absolute" else "../elsewhere/trace.json"
-    (files / "capture.json").write_bytes(msgspec.json.encode(facts))
+    amend(files, trace_path=str(secret) if way == "absolute" else "../elsewhere/trace.json")
     if way == "link":
         (files / "trace.json").symlink_to(secret)
     with pytest.raises(InputError):
-        summarize_files(files / "capture.json", files.parent / "hardware", files / "pattern")
+        summarize_files(*map(Path, words(files)))
 
 
 def test_a_link_in_place_of_samples_costs_only_them(files, tmp_path):
     (files / "stacks.json").unlink(missing_ok=True)
     (tmp_path / "elsewhere.json").write_text("{}")
     (files / "stacks.json").symlink_to(tmp_path / "elsewhere.json")
-    assert run(files) == 0
-    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    pattern = summarized(files)
     assert any("is a link" in note for note in pattern.notes)
 
 
@@ -198,11 +189,8 @@ def test_of_a_worker_that_ended_before_its_trace_stacks_and_iterations_are_left(
     (files / "trace.json").unlink()
     if is_begun:
         (files / "trace.json").touch()
-    facts = msgspec.json.decode((files / "capture.json").read_bytes())
-    facts["trace_path"] = ""
-    (files / "capture.json").write_bytes(msgspec.json.encode(facts))
-    summarize_files(files / "capture.json", files.parent / "hardware", files / "pattern")
-    pattern = decode_record((files / "pattern").read_bytes(), WorkerPattern)
+    amend(files, trace_path="")
+    pattern = summarized(files)
     assert not pattern.has_trace
     assert {row.key.name: pytest.approx(row.critical_s) for row in pattern.functions} == {"<module>": 0.150}
     assert decode_series(pattern.iteration_us, np.float32).tolist() == [50_000.0] * 3
@@ -214,4 +202,4 @@ def test_of_a_worker_that_ended_before_its_trace_stacks_and_iterations_are_left(
 def test_a_trace_that_is_named_and_missing_is_an_error(files):
     (files / "trace.json").unlink()
     with pytest.raises(InputError):
-        summarize_files(files / "capture.json", files.parent / "hardware", files / "pattern")
+        summarize_files(*map(Path, words(files)))

@@ -10,7 +10,7 @@ from synthetic_window import PID, TRAINING, capture
 from eroica.hardware.store import Samples, Series
 from eroica.hardware.writer import Channel
 from eroica.model.pattern import FunctionKey
-from eroica.model.window import Capture, ClockPair
+from eroica.model.window import ClockPair
 from eroica.model.worker import Worker
 from eroica.summarize.clock import WallClock
 from eroica.summarize.sampled import OtherThread, ThreadSamples
@@ -152,28 +152,12 @@ def test_short_gaps_stay_inside():
     assert critical_duration(np.array([0.5, 0.0, 0.5, 0.0, 0.5])) == (0, 5)
 
 
-MS = 1_000_000
-CLOCKS = (ClockPair(realtime_ns=0, monotonic_ns=0),)
+WINDOW = capture((0, 20 * MS, 40 * MS))
+OWN = f"{PID}/{TRAINING}"
 
 
-def channel_of(name: str, device: str, values: list[float], unit: str = "fraction") -> Series:
-    """One value for every 10 ms from 0 on."""
-    times = np.arange(1, len(values) + 1, dtype=np.int64) * 10 * MS
-    channel = Channel(name, device, unit, 1.0, resolution_ns=10 * MS)
-    return Series(channel=channel, start_ns=0, t_ns=times, value=np.array(values, dtype=np.float64))
-
-
-def captured() -> Capture:
-    return Capture(
-        worker=Worker(global_rank=0, world_size=1, host="h", pid=40, device="cpu"),
-        window_id=1,
-        first_iteration=0,
-        last_iteration=2,
-        boundaries_ns=(0, 20 * MS, 40 * MS),
-        clocks=CLOCKS,
-        training_thread_id=40,
-        training_thread_ident=1,
-    )
+def every_10_ms(values, name, device=OWN, unit="fraction"):
+    return series(values, name, device, unit, 10 * MS)
 
 
 def child(functions: list[int], pid: int = 50) -> OtherThread:
@@ -185,8 +169,8 @@ def child(functions: list[int], pid: int = 50) -> OtherThread:
 
 def test_a_function_of_a_loader_child_has_the_processor_use_of_its_moments() -> None:
     uses = [Use(), Use(), Use()]
-    samples = Samples(series=(channel_of("cpu", "50/50", [0.0, 0.1, 1.0, 0.9]),))
-    measure_threads([child([1, 1, 2, 2])], samples, WallClock(CLOCKS), 100.0, uses)
+    samples = Samples(series=(every_10_ms([0.0, 0.1, 1.0, 0.9], "cpu", "50/50"),))
+    measure_threads([child([1, 1, 2, 2])], samples, WallClock([ClockPair(realtime_ns=0, monotonic_ns=0)]), 100.0, uses)
     assert uses[0] == Use()
     assert [use.mean for use in uses[1:]] == pytest.approx([0.05, 0.95])
     assert (uses[1].resource, uses[1].samples) == ("cpu", 2)
@@ -196,15 +180,14 @@ def test_the_wait_for_a_disk_is_a_share_of_the_window_and_loader_children_add_up
     waits, sleeps = float(ord("D")), float(ord("S"))
     samples = Samples(
         series=(
-            channel_of("state", "40/40", [waits, sleeps, sleeps, sleeps], "code"),
-            channel_of("state", "50/50", [waits, waits, sleeps, sleeps], "code"),
-            channel_of("state", "51/51", [waits, waits, waits, waits], "code"),
+            every_10_ms([waits, sleeps, sleeps, sleeps], "state", OWN, "code"),
+            every_10_ms([waits, waits, sleeps, sleeps], "state", "50/50", "code"),
+            every_10_ms([waits, waits, waits, waits], "state", "51/51", "code"),
         )
     )
-    capture = captured()
     threads = [child([1]), child([1], pid=51)]
-    assert disk_facts(capture, samples, threads) == pytest.approx({"disk_wait": 0.25, "loader_disk_wait": 1.5})
-    assert disk_facts(capture, None, threads) == {}
+    assert disk_facts(WINDOW, samples, threads) == pytest.approx({"disk_wait": 0.25, "loader_disk_wait": 1.5})
+    assert disk_facts(WINDOW, None, threads) == {}
 
 
 @pytest.mark.parametrize(
@@ -224,11 +207,6 @@ def test_the_wait_for_a_disk_is_a_share_of_the_window_and_loader_children_add_up
 )
 def test_who_runs_naps_or_waits_for_a_disk_waits_for_no_other_thread(states: bytes, awake: list[int]) -> None:
     """One such sample alone may be a thread that is just being woken; where sleep is hidden, nothing is told."""
-    samples = Samples(series=(channel_of("state", "40/40", [float(code) for code in states], "code"),))
-    assert moments(samples) == [number * 10 * MS for number in awake]
-
-
-def moments(samples: Samples | None, rate_hz: float = 100.0, until: int = 40) -> list[int]:
-    """Of a window from 10 ms on, milliseconds."""
-    window = msgspec.structs.replace(captured(), boundaries_ns=(10 * MS, 20 * MS, until * MS))
-    return awake_moments(window, samples, rate_hz).tolist()
+    samples = Samples(series=(every_10_ms([float(code) for code in states], "state", OWN, "code"),))
+    window = msgspec.structs.replace(WINDOW, boundaries_ns=(10 * MS, 20 * MS, 40 * MS))
+    assert awake_moments(window, samples, 100.0).tolist() == [number * 10 * MS for number in awake]

@@ -3,34 +3,17 @@
 import numpy as np
 import pytest
 
-from eroica.summarize.sampled import ThreadSamples
-from eroica.summarize.waits import Witness, find_waits, waits_elsewhere
+from eroica.summarize.activity import find_waits, waits_elsewhere
 
 MS = 1_000_000
-RATE_HZ = 200.0
-PERIOD = 5 * MS
-WINDOW = (0, 1000 * MS)
-TRAINING, ALL_REDUCE, DEVICE, OTHER = range(4)
 NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def thread(*parts):
-    """What the training thread did: (until when, function), sampled every period; moments between two are told by no
-    event."""
-    time, function, begin = [], [], 0
-    for until, number in parts:
-        moments = np.arange(-(-begin // PERIOD) * PERIOD, until * MS, PERIOD)
-        time += moments.tolist()
-        function += [number] * len(moments)
-        begin = until * MS
-    return ThreadSamples(np.array(time, np.int64), np.array(function, np.int32), np.zeros(len(time), np.int8))
-
-
-def waits(spans, samples, active=(), busy=NOTHING, awake=(), elsewhere=()):
+def waits(spans, active, awake=(), elsewhere=()):
     """Waits in milliseconds, None for a collective that is not waited for."""
     start, end = (np.array(side, np.int64) * MS for side in zip(*spans, strict=True))
     signs, naps, other = ((np.array(one, np.float64) * MS).astype(np.int64) for one in (active, awake, elsewhere))
-    found = find_waits((start, end), signs, busy, Witness(samples, RATE_HZ, naps, other), WINDOW)
+    found = find_waits((start, end), signs, NOTHING, other, naps, (0, 1000 * MS))
     return [
         (low / MS, high / MS) if low < high else None
         for low, high in zip(found[0].tolist(), found[1].tolist(), strict=True)
@@ -39,31 +22,14 @@ def waits(spans, samples, active=(), busy=NOTHING, awake=(), elsewhere=()):
 
 def test_one_that_the_thread_calls_and_waits_for_counts_whole():
     calls = [(at, at + 40) for at in range(50, 1000, 100)]
-    parts = [one for at in range(50, 1000, 100) for one in ((at, TRAINING), (at + 40, ALL_REDUCE))]
     active = [moment for at in range(0, 1000, 100) for moment in (at, at + 48)] + [end for _, end in calls]
-    assert waits(calls, thread(*parts), active) == calls
-
-
-def test_one_that_ends_while_the_thread_is_elsewhere_costs_nothing():
-    """A device is waited for, for 80 of 100 ms, while an all-reduce of 50 ms runs beside it."""
-    calls = [(at, at + 50) for at in range(0, 1000, 100)]
-    parts = [one for at in range(0, 1000, 100) for one in ((at + 80, DEVICE), (at + 100, TRAINING))]
-    active = [moment for at in range(0, 1000, 100) for moment in (at, at + 80, at + 99)]
-    assert waits(calls, thread(*parts), active) == [None] * 10
-
-
-def test_of_one_that_lasts_longer_than_the_work_beside_it_the_rest_counts():
-    calls = [(at, at + 70) for at in range(0, 1000, 100)]
-    parts = [one for at in range(0, 1000, 100) for one in ((at + 40, DEVICE), (at + 70, ALL_REDUCE), (at + 100, OTHER))]
-    active = [moment for at in range(0, 1000, 100) for moment in (at, at + 71)]
-    for (low, high), begin in zip(waits(calls, thread(*parts), active), range(0, 1000, 100), strict=True):
-        assert (low, high) == (pytest.approx(begin + 40, abs=2.6), begin + 70)
+    assert waits(calls, active) == calls
 
 
 def test_operators_tell_without_samples():
     """Backward goes on until 60; what ended before was hidden, and of the last one only what came after counts."""
     calls = [(10, 40), (30, 90)]
-    assert waits(calls, thread(), active=[*range(0, 61), 91, 92]) == [(39, 40), (60, 90)]
+    assert waits(calls, [*range(0, 61), 91, 92]) == [(39, 40), (60, 90)]
 
 
 def test_an_end_that_was_noted_late_still_is_one():
@@ -71,16 +37,7 @@ def test_an_end_that_was_noted_late_still_is_one():
     begins = range(0, 500, 100)
     calls = [(at + 10, at + (63 if at == 200 else 60)) for at in begins]
     active = [one for at in begins for one in (at, at + 8, *np.arange(at + 60, at + 64, 0.1))]
-    parts = [one for at in begins for one in ((at + 60, ALL_REDUCE), (at + 100, OTHER))]
-    assert waits(calls, thread(*parts), active) == [(at + 10, at + 60) for at in begins]
-
-
-def test_what_always_ends_soon_after_the_work_beside_it_was_not_waited_for():
-    begins = range(0, 500, 100)
-    calls = [(at + 10, at + 63) for at in begins]
-    active = [one for at in begins for one in (at, at + 8, *np.arange(at + 60, at + 64, 0.1))]
-    parts = [one for at in begins for one in ((at + 60, DEVICE), (at + 100, OTHER))]
-    assert waits(calls, thread(*parts), active) == [None] * 5
+    assert waits(calls, active) == [(at + 10, at + 60) for at in begins]
 
 
 def test_python_and_a_wait_in_one_function_are_told_by_what_comes_between():
@@ -88,7 +45,7 @@ def test_python_and_a_wait_in_one_function_are_told_by_what_comes_between():
     begins = range(0, 500, 100)
     calls = [(at, at + 62) for at in begins]
     active = [one for at in begins for one in (at, at + 40, at + 42, at + 62, at + 99)]
-    assert waits(calls, thread((500, TRAINING)), active) == [(at + 42, at + 62) for at in begins]
+    assert waits(calls, active) == [(at + 42, at + 62) for at in begins]
 
 
 def test_the_kernel_tells_naps_from_waits():
@@ -97,8 +54,8 @@ def test_the_kernel_tells_naps_from_waits():
     calls = [(at, at + 60) for at in begins]
     active = [one for at in begins for one in (at, at + 61)]
     naps = [at + ms for at in begins for ms in range(1, 40)]
-    assert waits(calls, thread((500, TRAINING)), active) == calls
-    assert waits(calls, thread((500, TRAINING)), active, awake=naps) == [(at + 39, at + 60) for at in begins]
+    assert waits(calls, active) == calls
+    assert waits(calls, active, awake=naps) == [(at + 39, at + 60) for at in begins]
 
 
 def test_who_waits_for_a_future_goes_on_before_the_end_is_noted():
@@ -106,9 +63,8 @@ def test_who_waits_for_a_future_goes_on_before_the_end_is_noted():
     begins = range(0, 500, 100)
     calls = [(at + 10, at + 66) for at in begins]
     active = [one for at in begins for one in (at, at + 10, at + 60, at + 61, at + 63, at + 67)]
-    parts = [one for at in begins for one in ((at + 60, ALL_REDUCE), (at + 100, OTHER))]
     awake = [one for at in begins for one in (at + 60, at + 62, at + 64, at + 65)]
-    assert waits(calls, thread(*parts), active, awake=awake) == [(at + 10, at + 60) for at in begins]
+    assert waits(calls, active, awake=awake) == [(at + 10, at + 60) for at in begins]
 
 
 def test_a_queue_that_is_waited_for_is_no_collective():
@@ -118,8 +74,8 @@ def test_a_queue_that_is_waited_for_is_no_collective():
     active = [one for at in begins for one in (at, at + 61)]
     awake = [one for at in begins for one in (at + 62, at + 63)]
     queue = [at + ms for at in begins for ms in range(0, 45, 5)]
-    assert waits(calls, thread((500, TRAINING)), active, awake=awake) == calls
-    found = waits(calls, thread((500, TRAINING)), active, awake=awake, elsewhere=queue)
+    assert waits(calls, active, awake=awake) == calls
+    found = waits(calls, active, awake=awake, elsewhere=queue)
     assert found == [(at + 40, at + 60) for at in begins]
 
 
@@ -155,6 +111,3 @@ def test_what_waits_in_the_standard_library_waits_for_no_collective(leaf, elsewh
 def test_a_process_group_that_is_written_in_python_waits_in_the_standard_library_for_its_collectives(caller, elsewhere):
     stack = ("<module> (train.py:1)", caller, "Pending.wait (theirs/group.py:58)", "Condition.wait (threading.py:295)")
     assert waits_elsewhere(stack) == elsewhere
-
-
-# --- against a slow twin ---

@@ -33,6 +33,7 @@ from support.troubles import Trouble
 
 Floats = NDArray[np.float64]
 
+_SAMPLING_HZ = 100
 _LOOP = ("<module> (project/train.py:1)", "main (project/train.py:20)")
 _MODULE = "_call_impl (torch/nn/modules/module.py:1770)"
 _NEXT = (
@@ -91,9 +92,7 @@ class FleetPlan:
         unevenness: Standard deviation of the workers' lasting speeds (0.04: they differ by 5-10 %).
         jitter: Standard deviation of each iteration's speed on each worker.
         pauses: Share of iterations in which a worker is pushed aside by something else for some milliseconds.
-        cores: Cores of each host.
         per_host: Workers of each host. With several hosts, patterns tell the traffic between them.
-        sampling_hz: Stack samples per second.
         named: Names of frames and operators, changed as given ("dataset.py" -> "reader.py").
     """
 
@@ -108,9 +107,7 @@ class FleetPlan:
     unevenness: float = 0.04
     jitter: float = 0.08
     pauses: float = 0.1
-    cores: int = 16
     per_host: int = 8
-    sampling_hz: int = 100
     named: tuple[tuple[str, str], ...] = ()
 
 
@@ -218,7 +215,7 @@ def draft_fleet(plan: FleetPlan) -> Draft:
     draft.transfer_us = 3000 * plan.scale * np.exp(noise.normal(0, 0.1, size[1]))
     draft.facts = [
         {
-            "cpu_count": float(plan.cores),
+            "cpu_count": 16.0,
             "run_queue_wait": float(noise.uniform(0.2, 0.3)),
             "stopped": 0.0,
             "throttled": 0.0,
@@ -382,7 +379,7 @@ def _pattern(
         collectives=(collective,),
         process_groups=tuple(group for group in _groups(plan) if worker in group.ranks),
         idle_s=max(window_s - sum(row.critical_s for row in kept), 0.0),
-        samples_used=int(window_s * plan.sampling_hz),
+        samples_used=int(window_s * _SAMPLING_HZ),
         has_accelerator=plan.accelerator,
         host_facts=draft.facts[worker],
         links=_links(draft.shape, plan.per_host, plan.seed, draft.link_us, window_s).get(worker, ()),
@@ -406,7 +403,7 @@ def _worker(plan: FleetPlan, worker: int) -> Worker:
 
 def _row(draft: Draft, key: FunctionKey, worker: int, window_s: float) -> FunctionPattern:
     time_I = draft.time_us[key][worker]
-    period_us = 1e6 / draft.plan.sampling_hz
+    period_us = 1e6 / _SAMPLING_HZ
     error = 0.0
     if key.kind == "python":
         hits_I = np.floor(time_I / period_us + draft.noise.random(time_I.size))

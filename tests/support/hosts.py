@@ -205,28 +205,11 @@ class Hosts:
         ):
             self._inside(host, "tc", *words.format(" ".join(device)).split())
 
-    def cut_path(self, host: int, to: int) -> None:
-        """Lose what one host sends to another one; `mend_path` ends it."""
-        nowhere = f"{self.address(to)} lladdr 02:00:00:00:00:01 dev {self.interface(host)} nud permanent"
-        self._inside(host, "ip", "neighbor", "replace", *nowhere.split())
-
-    def mend_path(self, host: int, to: int) -> None:
-        """Let the host find the other one again."""
-        self._inside(host, "ip", "neighbor", "del", self.address(to), "dev", self.interface(host))
-
-    def up(self, host: int) -> None:
-        """Connect the host again."""
-        self._inside(_SWITCH, "ip", "link", "set", self._port(host), "up")
-
     def unlimit(self, host: int) -> None:
         """Give the host its full speed back."""
         for place, device in ((host, self.interface(host)), (_SWITCH, self._port(host))):
             with contextlib.suppress(RuntimeError):  # it had no limit
                 self._inside(place, "tc", "qdisc", "delete", "dev", device, "root")
-
-    def down(self, host: int) -> None:
-        """Cut the host off."""
-        self._inside(_SWITCH, "ip", "link", "set", self._port(host), "down")
 
     def _port(self, host: int) -> str:
         return f"{self._name}p{host}"

@@ -15,34 +15,14 @@ import msgspec
 
 from eroica.model.verdict import Verdict
 from eroica.wire.messages import JobStatus
-from support.faults import write_training
 from support.hosts import Hosts
 
-#: Small enough for six workers on two cores.
-SMALL = ["--width", "32", "--layers", "1", "--length", "16", "--batch", "4"]
 SETTINGS = {
     "baseline_window": "false",
     "window_s": "4",
     "cooldown_s": "600",
     "window_deadline_s": "40",
 }
-#: The demo's training, ended by a file instead of a time: a loaded machine takes the time it needs.
-SCRIPT = """
-import os
-from tinylm import train
-
-class Trainer(train.Trainer):
-    def _out_of_time(self, iteration):
-        if iteration % 10:
-            return False
-        over = train.torch.tensor(float(os.path.exists(os.environ["ENOUGH"])))
-        train.dist.all_reduce(over, op=train.dist.ReduceOp.MAX)
-        return float(over) > 0
-
-if __name__ == "__main__":
-    train.Trainer = Trainer
-    train.main()
-"""
 
 
 @dataclass(frozen=True)
@@ -92,31 +72,29 @@ def watched(directory: Path, command: Sequence[str], settings: Mapping[str, str]
 def start_job(
     hosts: Hosts,
     directory: Path,
-    *options: str,
+    *program: str,
     clocks: Sequence[int] = (),
     settings: Mapping[str, str] | None = None,
     variables: Mapping[str, str] | None = None,
     own: Mapping[int, Mapping[str, str]] | None = None,
 ) -> list[subprocess.Popen[str]]:
-    """Start the demo's training, two workers a host; it goes on until `end_job` or its iterations are used up.
+    """Start a training, two workers a host, that goes on until the file in its variable `ENOUGH` is there.
 
     Args:
         hosts: Where.
-        directory: For code, output and reports; each host has a part of it.
-        options: Of the training.
+        directory: For output and reports; each host has a part of it.
+        program: Its script and arguments.
         clocks: How far each host's monotonic clock is ahead, s.
         settings: Of Eroica, on top of short windows.
         variables: More environment.
         own: What the environment of single hosts says instead.
     """
-    script = write_training(directory / "code")
-    script.write_text(SCRIPT)
     started = []
     for host in range(hosts.count):
         place = directory / f"node{host}"
         place.mkdir(parents=True, exist_ok=True)
         more = {"ENOUGH": str(directory / "enough"), **(variables or {}), **(own or {}).get(host, {})}
-        command = watched(place, torchrun(hosts, host, 2, str(script), *options), settings or {})
+        command = watched(place, torchrun(hosts, host, 2, *program), settings or {})
         with (place / "out").open("w") as out, (place / "err").open("w") as err:
             started.append(
                 hosts.run(

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from eroica.archive.store import Store, write_json
 from eroica.model.history import IterationHistory
 from eroica.model.pattern import FunctionKey, FunctionPattern, WorkerPattern
-from eroica.model.verdict import (
-    Coverage,
-    Finding,
-    FindingFunction,
-    IterationTimes,
-    Verdict,
-    VerdictWord,
-)
-from eroica.model.window import Window
+from eroica.model.verdict import Coverage, IterationTimes, Verdict, VerdictWord
+from eroica.model.window import Window, WindowPurpose
 from eroica.model.worker import Worker
+from eroica.pipeline import analyze
 from eroica.wire.codec import encode_record
 from eroica.wire.messages import JobStatus, WindowLine, WorkerStatus
+from support import verdicts
+from support.fleet import FleetPlan, synthesize, synthesize_window
+from support.troubles import Trouble
 
 
 def a_verdict(  # noqa: PLR0913
@@ -38,16 +35,15 @@ def a_verdict(  # noqa: PLR0913
     current_ms: float = 140.0,
     summary: str = "",
 ) -> Verdict:
-    finding = Finding(
-        order=1, role="cause", cause=cause, function=FindingFunction(name=function, kind="python"),
-        workers=tuple(workers), scope=scope, hosts=tuple(hosts), gain=gain, confidence=0.9,
+    finding = verdicts.cause(
+        cause, *workers, function=function, scope=scope, hosts=tuple(hosts), gain=gain,
         evidence=("It takes 40 ms.",), next_step="Look there.",
     )  # fmt: skip
-    named = word in ("slow", "blocked")
-    return Verdict(
-        eroica_version="0", job=job, verdict=word, summary=summary or f"{word}: {function} on {', '.join(hosts)}.",
-        window=None, iteration=IterationTimes(baseline_ms=baseline_ms, current_ms=current_ms),
-        coverage=Coverage(workers_expected=8, workers_reported=8), findings=(finding,) if named else (),
+    found = (finding,) if word in ("slow", "blocked") else ()
+    return verdicts.plain(
+        word, summary or f"{word}: {function} on {', '.join(hosts)}.", *found, job=job,
+        iteration=IterationTimes(baseline_ms=baseline_ms, current_ms=current_ms),
+        coverage=Coverage(workers_expected=8, workers_reported=8),
     )  # fmt: skip
 
 
@@ -63,6 +59,25 @@ def a_pattern(rank: int, window_id: int, host: str = "", functions: int = 5, sec
         worker=worker, window_id=window_id, first_iteration=10, last_iteration=30, duration_s=2.0, iteration_us=b"",
         wait_us=b"", functions=rows,
     )  # fmt: skip
+
+
+def save_patterns(window_directory: Path, window: Window, patterns: Iterable[WorkerPattern]) -> None:
+    """Write a window directory that `eroica.archive.load` opens."""
+    store = Store(window_directory.parent.parent)
+    write_json(window_directory / "window.json", window)
+    for pattern in patterns:
+        store.save_pattern(pattern, encode_record(pattern))
+
+
+def save_judged(run: Path, window_id: int, purpose: WindowPurpose = "manual", *troubles: Trouble) -> Verdict:
+    """Keep a window of a synthetic job with these troubles, and its verdict unless it is a baseline window's."""
+    patterns = synthesize(FleetPlan(iterations=20, draw=window_id), troubles, window_id)
+    window = synthesize_window(patterns, purpose)
+    save_patterns(run / "windows" / str(window_id), window, patterns)
+    verdict = analyze("resnet", window, patterns)
+    if purpose != "baseline":
+        Store(run).save_verdict(window_id, verdict)
+    return verdict
 
 
 class RunDirectory:

@@ -13,6 +13,31 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
+#: Stacks of what the code does, which end in frames of the libraries that real code would call.
+SAVING = (
+    "save_state (project/train.py:90)",
+    "save (torch/serialization.py:950)",
+    "_save (torch/serialization.py:1180)",
+)
+LOGGING = (
+    "report (project/train.py:130)",
+    "info (logging/__init__.py:1480)",
+    "emit (logging/__init__.py:1100)",
+    "flush (logging/__init__.py:1080)",
+)
+HTTP = (
+    "__getitem__ (project/dataset.py:41)",
+    "_fetch (project/dataset.py:55)",
+    "urlopen (urllib/request.py:190)",
+    "getresponse (http/client.py:1380)",
+    "readinto (socket.py:700)",
+)
+ARRAYS = (
+    "__getitem__ (project/dataset.py:41)",
+    "load (numpy/lib/_npyio_impl.py:310)",
+    "read_array (numpy/lib/_format_impl.py:780)",
+)
+
 
 class Trouble(Protocol):
     """Anything that changes a draft."""
@@ -50,6 +75,44 @@ class Reads:
 
 
 @dataclass(frozen=True)
+class Calls:
+    """A function below the loop of some workers takes `ms`, every `every` iterations.
+
+    Attributes:
+        frames: Its stack below the training loop.
+        workers: Who.
+        ms: How long each time.
+        every: How often.
+        use: Of a core meanwhile.
+    """
+
+    frames: tuple[str, ...]
+    workers: tuple[int, ...]
+    ms: float
+    every: int = 1
+    use: float = 0.3
+
+    def apply(self, draft: Draft) -> None:
+        time_WI = spend(draft, self.workers, self.ms, np.arange(draft.shape[1]) % self.every == self.every // 2)
+        draft.add(draft.loop_frame(*self.frames, phase="other"), time_WI, 1 / self.every, self.use)
+
+
+@dataclass(frozen=True)
+class WanderingPause:
+    """In most iterations another worker, drawn anew, spends `ms` in one Python function, outside the model."""
+
+    ms: float
+    chance: float = 0.8
+    frame: str = "save_shard (project/checkpoint.py:30)"
+
+    def apply(self, draft: Draft) -> None:
+        time_WI = np.zeros(draft.shape)
+        for iteration in np.flatnonzero(draft.noise.random(draft.shape[1]) < self.chance):
+            time_WI[draft.noise.choice(draft.shape[0], size=1, replace=False), iteration] = self.ms * 1e3
+        draft.add(draft.loop_frame(self.frame, phase="other"), time_WI, self.chance / draft.shape[0], 0.1)
+
+
+@dataclass(frozen=True)
 class SlowLoader:
     """The datasets of some workers wait for storage `ms` an iteration; so does the training thread."""
 
@@ -80,6 +143,25 @@ class SlowCompute:
 
 
 @dataclass(frozen=True)
+class SlowStage:
+    """All workers of one pipeline stage compute more slowly than they did.
+
+    Attributes:
+        stage: Its place.
+        factor: By how much.
+    """
+
+    stage: int
+    factor: float
+
+    def apply(self, draft: Draft) -> None:
+        members = np.arange(draft.shape[0]) % draft.plan.stages == self.stage
+        for key in draft.time_us:
+            if key.kind == "compute":
+                draft.time_us[key][members] *= self.factor
+
+
+@dataclass(frozen=True)
 class LargerBatches:
     """Forward and backward take `factor` times as long in as many operators, on these workers; on all without any."""
 
@@ -105,11 +187,10 @@ class SlowPython:
     """All workers run `ms` more Python in forward."""
 
     ms: float
-    frame: str = "_score_tokens (project/tokens.py:30)"
 
     def apply(self, draft: Draft) -> None:
         everybody = tuple(range(draft.shape[0]))
-        key = draft.forward_frame("__call__ (project/tokens.py:20)", self.frame)
+        key = draft.forward_frame("__call__ (project/tokens.py:20)", "_score_tokens (project/tokens.py:30)")
         draft.add(key, spend(draft, everybody, self.ms), 1, 1.0)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Event = dict[str, Any]
 Trace = dict[str, Any]
@@ -36,12 +36,10 @@ class Truth:
     Attributes:
         late: Ranks that the others wait for.
         wait_share: Share of a step that the others spend waiting for somebody, beyond the transfer.
-        step_us: Mean length of a step.
     """
 
     late: frozenset[int]
     wait_share: float
-    step_us: float
 
 
 @dataclass(frozen=True)
@@ -95,9 +93,8 @@ class WrittenJob:
     def truth(self) -> Truth:
         """What the numbers mean."""
         most = max((*self.slow.values(), self.rotating or 1.0, 1.0))
-        step_us = self.compute_us * most + self.transfer_us
         late = frozenset(rank for rank, factor in self.slow.items() if factor >= most > 1)
-        return Truth(late, self.compute_us * (most - 1) / step_us, step_us)
+        return Truth(late, self.compute_us * (most - 1) / (self.compute_us * most + self.transfer_us))
 
     @property
     def replicas(self) -> int:
@@ -272,11 +269,6 @@ def without_device(trace: Trace) -> Trace:
     return _with_events(trace, lambda event: not is_device(event) and event.get("cat") != "cuda_runtime")
 
 
-def without_kernels(trace: Trace) -> Trace:
-    """All device events lost, the calls that launched them kept."""
-    return _with_events(trace, lambda event: not is_device(event))
-
-
 def without_some_kernels(trace: Trace, share: float, random: Random) -> Trace:
     """Each device event lost by chance."""
     return _with_events(trace, lambda event: not is_device(event) or random.random() >= share)
@@ -287,11 +279,6 @@ def without_later_kernels(trace: Trace, share: float) -> Trace:
     begins = sorted(float(event["ts"]) for event in trace["traceEvents"] if is_device(event))
     last = begins[int(len(begins) * share)] if share < 1 else float("inf")
     return _with_events(trace, lambda event: not is_device(event) or float(event["ts"]) < last)
-
-
-def without_collectives(trace: Trace, name: str = NCCL) -> Trace:
-    """Collectives' kernels lost."""
-    return _with_events(trace, lambda event: event.get("name") != name)
 
 
 def only_steps(trace: Trace, first: int, last: int) -> Trace:
@@ -340,10 +327,7 @@ def write_job(job: WrittenJob, folder: Path) -> Path:
 Mishap = Literal[
     "none", "cut", "cpu only", "no kernels", "some kernels", "later kernels", "no collectives", "other steps", "no file"
 ]
-MISHAPS: tuple[Mishap, ...] = (
-    "none", "cut", "cpu only", "no kernels", "some kernels", "later kernels", "no collectives", "other steps",
-    "no file",
-)  # fmt: skip
+MISHAPS: tuple[Mishap, ...] = get_args(Mishap)
 
 
 @dataclass(frozen=True)
@@ -419,9 +403,9 @@ def _damaged(trace: Trace, job: WrittenJob, mishap: Mishap, random: Random) -> b
         return encoded(shifted or only_steps(trace, job.first_step, last - by))
     ways: dict[str, Callable[[], Trace]] = {
         "cpu only": lambda: without_device(trace),
-        "no kernels": lambda: without_kernels(trace),
+        "no kernels": lambda: _with_events(trace, lambda event: not is_device(event)),
         "some kernels": lambda: without_some_kernels(trace, random.uniform(0.2, 0.9), random),
         "later kernels": lambda: without_later_kernels(trace, random.uniform(0.1, 0.9)),
-        "no collectives": lambda: without_collectives(trace, job.kernel),
+        "no collectives": lambda: _with_events(trace, lambda event: event.get("name") != job.kernel),
     }
     return encoded(ways[mishap]())

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from drawn import read, texts
 
-from eroica.archive.store import Store, save_patterns
+from eroica.archive.store import Store
 from eroica.diagnosis.blocked import diagnose_blockage
 from eroica.errors import InputError
 from eroica.model.history import IterationHistory, Mark
@@ -20,6 +20,7 @@ from eroica.views.material import Material, gather
 from eroica.views.page import PICTURES, build_page, build_report, write_report
 from support.cases import robotics
 from support.fleet import FleetPlan, synthesize, synthesize_window
+from support.run_directories import save_patterns
 from support.troubles import SlowLoader
 from support.verdicts import plain
 

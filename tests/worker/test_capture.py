@@ -31,6 +31,7 @@ from eroica.worker.session import Session, StackSampler
 
 pytest.importorskip("torch")  # as in any job: it is asked what it knows
 
+STOPPED = ["prepare", "start", "pause", "stop"]
 WORKER = {
     "global_rank": 3, "local_rank": 1, "world_size": 8, "host": "here", "pid": 4, "device": "cpu",
     "device_uuid": "", "training_thread_id": 4, "torch": "2.13.0",
@@ -130,6 +131,14 @@ class Desk:
         for iteration in range(first, last + 1):
             self.capturer.boundary(iteration, iteration * 1000)
 
+    def record(self, until: int, last: int = 11) -> None:
+        """A window from iteration 10 to this last one, ordered at 9; go on as far as `until`."""
+        self.capturer.take(self.order(10, last), 9)
+        self.pass_boundaries(9, until)
+
+    def captured(self) -> Capture:
+        return msgspec.json.decode((self.place / "capture.json").read_bytes(), type=Capture)
+
     @property
     def statuses(self) -> list[str]:
         return [beat.RESULT_NAMES[result.status] for result in self.results]
@@ -153,7 +162,7 @@ class Recorder:
         for number in numbers:
             self.ended[number], self._last_ended = True, number
 
-    def __call__(self, with_collectives: bool) -> bytes:
+    def __call__(self, name: str, collectives: bool = True, active: bool = False) -> bytes:
         counts = {"last_completed_collective": str(self._last_ended), "last_enqueued_collective": str(max(self.ended))}
         entries = [
             {
@@ -169,7 +178,7 @@ class Recorder:
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     fake = Recorder()
-    monkeypatch.setattr(surroundings, "_recorded", fake)
+    monkeypatch.setattr(surroundings, "_dump", fake)
     monkeypatch.setattr(capture, "_PATIENCE_S", 0.0)
     return fake
 
@@ -189,10 +198,10 @@ def test_a_window_is_prepared_one_iteration_early_and_covers_exactly_its_iterati
     assert desk.tracer.calls == ["prepare", "start"]
     assert desk.capturer.phase == OPEN
     desk.pass_boundaries(13, 15)
-    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "save", "drop"]
+    assert desk.tracer.calls == [*STOPPED, "save", "drop"]
     assert desk.statuses == ["accepted", "open", "closed", "done"]
     assert desk.capturer.phase == IDLE
-    found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
+    found = desk.captured()
     assert (found.first_iteration, found.last_iteration) == (10, 13)
     assert found.boundaries_ns[1:] == (11_000, 12_000, 13_000)
     assert found.worker.global_rank == 3
@@ -220,10 +229,9 @@ def test_a_second_order_waits_for_the_first_to_be_done(tmp_path: Path) -> None:
 
 
 def test_a_cancelled_window_leaves_nothing_running(desk: Desk) -> None:
-    desk.capturer.take(desk.order(10, 13), 9)
-    desk.pass_boundaries(9, 11)
+    desk.record(11, last=13)
     desk.capturer.take(desk.order(10, 13, kind=beat.CANCEL), 11)
-    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "drop"]
+    assert desk.tracer.calls == [*STOPPED, "drop"]
     assert desk.statuses[-1] == "skipped"
     assert not gc.callbacks or all("CollectionLog" not in repr(callback) for callback in gc.callbacks)
 
@@ -276,18 +284,16 @@ def test_another_profiler_is_left_alone(desk: Desk) -> None:
 
 
 def test_we_make_way_for_a_profiler_that_comes_later(desk: Desk) -> None:
-    desk.capturer.take(desk.order(10, 13), 9)
-    desk.pass_boundaries(9, 11)
+    desk.record(11, last=13)
     desk.capturer.make_way()
-    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "drop"]
+    assert desk.tracer.calls == [*STOPPED, "drop"]
     assert desk.statuses[-1] == "skipped"
     desk.pass_boundaries(12, 14)
     assert desk.statuses[-1] == "skipped"
 
 
 def test_a_profiler_in_another_thread_makes_us_end_at_the_next_boundary(desk: Desk) -> None:
-    desk.capturer.take(desk.order(10, 13), 9)
-    desk.pass_boundaries(9, 11)
+    desk.record(11, last=13)
     other = threading.Thread(target=desk.capturer.make_way)
     other.start()
     other.join()
@@ -296,23 +302,15 @@ def test_a_profiler_in_another_thread_makes_us_end_at_the_next_boundary(desk: De
     assert desk.statuses[-1] == "skipped"
 
 
-@pytest.mark.parametrize("fails_at", ["prepare", "start", "stop"])
-def test_a_profiler_that_refuses_fails_the_order_and_not_the_worker(tmp_path: Path, fails_at: str) -> None:
+@pytest.mark.parametrize("fails_at", ["prepare", "start", "stop", "save"])
+def test_a_profiler_that_refuses_and_a_full_disk_fail_the_order_and_not_the_worker(
+    tmp_path: Path, fails_at: str
+) -> None:
     desk = Desk(tmp_path, Notebook(fails_at))
-    desk.capturer.take(desk.order(10, 11), 9)
-    desk.pass_boundaries(9, 13)
-    assert desk.statuses[-1] == "failed"
-    assert "refused" in desk.results[-1].note
-    assert desk.capturer.phase == IDLE
-
-
-def test_a_full_disk_fails_the_order_and_gives_the_memory_back(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, Notebook("save"))
-    desk.capturer.take(desk.order(10, 11), 9)
-    desk.pass_boundaries(9, 13)
-    assert desk.statuses[-1] == "failed"
-    assert "disk full" in desk.results[-1].note
-    assert desk.tracer.calls[-1] == "drop"
+    desk.record(13)
+    assert desk.statuses[-1] == "failed" and desk.capturer.phase == IDLE
+    assert ("disk full" if fails_at == "save" else "refused") in desk.results[-1].note
+    assert desk.tracer.calls[-1] == "drop" or fails_at != "save"  # the memory is given back
 
 
 @pytest.mark.parametrize(
@@ -367,11 +365,10 @@ def test_a_torch_that_cannot_be_asked_costs_a_note_and_not_the_window(
         raise AttributeError("no attribute '_world'")
 
     monkeypatch.setattr(surroundings, name, renamed)
-    desk.capturer.take(desk.order(10, 11), 9)
-    desk.pass_boundaries(9, 13)
+    desk.record(13)
     assert desk.statuses[-1] == "done"
     assert desk.tracer.calls[-1] == "drop"
-    found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
+    found = desk.captured()
     assert (found.process_groups, found.flight_path) == ((), "")
     assert any(line.startswith(note) and "'_world'" in line for line in found.notes)
 
@@ -390,7 +387,7 @@ def test_a_sampler_that_fails_prints_nothing_and_says_so(
     desk.pass_boundaries(9, 10)
     assert sampled.wait(10)
     desk.pass_boundaries(11, 13)
-    found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
+    found = desk.captured()
     assert any("stacks ended early: KeyError: 'no such frame'" in note for note in found.notes)
     assert capfd.readouterr().err == ""
 
@@ -450,31 +447,29 @@ def test_collections_inside_the_window_are_written_down(desk: Desk) -> None:
     desk.pass_boundaries(11, 11)
     gc.collect()
     desk.pass_boundaries(12, 13)
-    found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
+    found = desk.captured()
     full = [run for run in found.garbage_collections if run.generation == 2]
     assert len(full) == 1
     assert full[0].start_ns < full[0].end_ns
     assert full[0].thread_id == threading.get_native_id()
 
 
-def park_with_an_open_collective(desk: Desk, recorder: Recorder, first: int = 10) -> None:
+def park_with_an_open_collective(desk: Desk, recorder: Recorder) -> None:
     """Order and pass through a window of one iteration; collective 2 is open at its end."""
     recorder.enqueue(1, 2)
     recorder.end(1)
-    desk.capturer.take(desk.order(first, first + 1), first - 1)
-    desk.pass_boundaries(first - 1, first + 1)
+    desk.record(11)
 
 
 def test_a_window_is_parked_at_its_end_and_closed_two_iterations_later(desk: Desk, recorder: Recorder) -> None:
     recorder.enqueue(1)
     recorder.end(1)
-    desk.capturer.take(desk.order(10, 11), 9)
-    desk.pass_boundaries(9, 12)
+    desk.record(12)
     assert desk.capturer.phase == PARKED
     assert desk.tracer.calls == ["prepare", "start", "pause"]
     assert desk.statuses == ["accepted", "open", "closed"]
     desk.pass_boundaries(13, 13)
-    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "save", "drop"]
+    assert desk.tracer.calls == [*STOPPED, "save", "drop"]
     assert desk.statuses[-1] == "done"
 
 
@@ -485,7 +480,7 @@ def test_the_profiler_is_not_stopped_while_a_collective_is_open(desk: Desk, reco
     recorder.end(2)
     desk.pass_boundaries(19, 19)
     assert desk.statuses[-1] == "done"
-    found = msgspec.json.decode((desk.place / "capture.json").read_bytes(), type=Capture)
+    found = desk.captured()
     assert (found.first_iteration, found.last_iteration) == (10, 11)
 
 
@@ -501,7 +496,7 @@ def test_a_profiler_whose_collective_never_ends_is_left_standing(desk: Desk, rec
     assert "still stands" in desk.results[-1].note
     recorder.end(2)
     desk.pass_boundaries(1001, 2100)
-    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "drop"]
+    assert desk.tracer.calls == [*STOPPED, "drop"]
     desk.capturer.take(desk.order(2200, 2201, window_id=8), 2100)
     assert desk.statuses[-2:] == ["skipped", "accepted"]
 
@@ -511,42 +506,39 @@ def test_a_window_cancelled_with_a_collective_open_is_answered_at_once_and_stopp
     desk: Desk, recorder: Recorder, last: int
 ) -> None:
     recorder.enqueue(1)
-    desk.capturer.take(desk.order(10, 11), 9)
-    desk.pass_boundaries(9, last)
+    desk.record(last)
     desk.capturer.take(desk.order(10, 11, kind=beat.CANCEL), last)
     assert desk.statuses[-1] == "skipped"
     assert desk.tracer.calls == ["prepare", "start", "pause"]
     answers = len(desk.results)
     recorder.end(1)
     desk.pass_boundaries(last + 1, last + 2)
-    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "drop"]
+    assert desk.tracer.calls == [*STOPPED, "drop"]
     assert (desk.capturer.phase, len(desk.results)) == (IDLE, answers)
 
 
 def test_a_failure_of_ours_with_a_collective_open_stops_nothing(desk: Desk, recorder: Recorder) -> None:
     recorder.enqueue(1)
-    desk.capturer.take(desk.order(10, 11), 9)
-    desk.pass_boundaries(9, 10)
+    desk.record(10)
     assert not desk.capturer.collapse("no such luck")
     assert desk.tracer.calls == ["prepare", "start", "pause"]
     assert desk.statuses[-1] == "failed"
     answers = len(desk.results)
     recorder.end(1)
     assert any(desk.capturer.collapse("no such luck") for _ in range(4))
-    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "drop"]
+    assert desk.tracer.calls == [*STOPPED, "drop"]
     assert len(desk.results) == answers
 
 
 def test_a_failure_in_another_thread_leaves_the_profiler_to_its_own(desk: Desk) -> None:
-    desk.capturer.take(desk.order(10, 13), 9)
-    desk.pass_boundaries(9, 10)
+    desk.record(10, last=13)
     done: list[bool] = []
     other = threading.Thread(target=lambda: done.append(desk.capturer.collapse("no such luck")))
     other.start()
     other.join()
     assert (done, desk.tracer.calls) == ([False], ["prepare", "start"])
     assert desk.capturer.collapse("no such luck")
-    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "drop"]
+    assert desk.tracer.calls == [*STOPPED, "drop"]
     assert desk.capturer.collapse("no such luck")
 
 
@@ -556,7 +548,7 @@ def test_a_users_profiler_while_a_window_is_parked_gets_its_place_and_the_window
     park_with_an_open_collective(desk, recorder)
     recorder.end(2)
     desk.capturer.make_way()
-    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "save", "drop"]
+    assert desk.tracer.calls == [*STOPPED, "save", "drop"]
     assert desk.statuses[-1] == "done"
 
 
@@ -565,8 +557,7 @@ def test_a_users_profiler_does_not_make_us_stop_ours_under_an_open_collective(
     desk: Desk, recorder: Recorder, last: int
 ) -> None:
     recorder.enqueue(1)
-    desk.capturer.take(desk.order(10, 11), 9)
-    desk.pass_boundaries(9, last)
+    desk.record(last)
     desk.capturer.make_way()
     assert desk.tracer.calls == ["prepare", "start", "pause"]
     assert desk.statuses.count("skipped") == 1
@@ -577,8 +568,7 @@ def test_a_users_profiler_does_not_make_us_stop_ours_under_an_open_collective(
 
 
 def test_inside_a_backward_pass_the_profiler_is_let_be(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk.capturer.take(desk.order(10, 13), 9)
-    desk.pass_boundaries(9, 11)
+    desk.record(11, last=13)
     inside = [True]
     monkeypatch.setattr(surroundings, "in_backward", lambda: inside[0])
     desk.capturer.give_up("the iteration pattern changed")
@@ -586,7 +576,7 @@ def test_inside_a_backward_pass_the_profiler_is_let_be(desk: Desk, monkeypatch: 
     assert desk.tracer.calls == ["prepare", "start"]
     inside[0] = False
     desk.pass_boundaries(12, 12)
-    assert desk.tracer.calls == ["prepare", "start", "pause", "stop", "drop"]
+    assert desk.tracer.calls == [*STOPPED, "drop"]
     assert desk.results[-1].note == "the iteration pattern changed"
 
 
@@ -597,8 +587,7 @@ def test_a_users_profiler_waits_once_for_collectives_that_stay_open(
     looks: list[None] = []
     monkeypatch.setattr(Session, "settled", lambda session: bool(looks.append(None)))
     monkeypatch.setattr(capture, "_PATIENCE_S", 0.05)
-    desk.capturer.take(desk.order(10, 13), 9)
-    desk.pass_boundaries(9, 11)
+    desk.record(11, last=13)
     desk.capturer.make_way()
     assert len(looks) > 2
     looks.clear()
@@ -616,14 +605,13 @@ def test_a_parked_window_is_saved_when_the_process_ends(desk: Desk, recorder: Re
 
 @pytest.mark.parametrize(("iterations", "status"), [(1, "skipped"), (2, "done"), (5, "done")])
 def test_an_open_window_that_the_process_s_end_cuts_off_is_saved(desk: Desk, iterations: int, status: str) -> None:
-    desk.capturer.take(desk.order(10, 30), 9)
-    desk.pass_boundaries(9, 10 + iterations)
+    desk.record(10 + iterations, last=30)
     desk.capturer.let_go("the training ended")
     assert desk.statuses[-1] == status
     if status == "done":
-        record = json.loads((desk.place / "capture.json").read_text())
-        assert (record["first_iteration"], record["last_iteration"]) == (10, 10 + iterations)
-        assert f"closed after {iterations} iterations: the training ended" in record["notes"]
+        found = desk.captured()
+        assert (found.first_iteration, found.last_iteration) == (10, 10 + iterations)
+        assert f"closed after {iterations} iterations: the training ended" in found.notes
 
 
 def test_a_process_that_can_start_no_more_threads_saves_all_the_same(
@@ -644,8 +632,7 @@ def test_a_process_that_ends_with_a_collective_open_ends_with_its_profiler(
     desk: Desk, recorder: Recorder, last: int
 ) -> None:
     recorder.enqueue(1)
-    desk.capturer.take(desk.order(10, 11), 9)
-    desk.pass_boundaries(9, last)
+    desk.record(last)
     desk.capturer.let_go("the training ended")
     assert desk.tracer.calls == ["prepare", "start", "pause"]
     assert (desk.statuses[-1], desk.results[-1].note) == ("skipped", "the training ended")
@@ -664,8 +651,7 @@ def test_a_process_that_ends_while_its_device_works_does_not_wait_for_it(
     monkeypatch.setattr(surroundings, "device_idle", works)
     monkeypatch.setattr(capture, "_PATIENCE_S", 0.0)
     desk.tracer.on_device = True
-    desk.capturer.take(desk.order(10, 11), 9)
-    desk.pass_boundaries(9, last)
+    desk.record(last)
     desk.capturer.let_go("the training ended")
     assert "stop" not in desk.tracer.calls
     assert ("pause" in desk.tracer.calls) == (last > 9)
@@ -679,8 +665,7 @@ def test_a_process_that_ends_with_its_device_at_rest_stops_the_profiler_without_
     answers = [False, True]
     monkeypatch.setattr(surroundings, "device_idle", lambda: answers.pop(0))
     desk.tracer.on_device = True
-    desk.capturer.take(desk.order(10, 11), 9)
-    desk.pass_boundaries(9, last)
+    desk.record(last)
     assert (desk.tracer.waits, len(answers)) == (True, 2)
     desk.capturer.let_go("the training ended")
     assert "stop" in desk.tracer.calls
@@ -710,8 +695,7 @@ def test_a_device_is_at_rest_when_its_stream_and_nccls_record_say_so(
 
 
 def test_a_process_that_ends_in_another_thread_leaves_the_profiler_alone(desk: Desk) -> None:
-    desk.capturer.take(desk.order(10, 13), 9)
-    desk.pass_boundaries(9, 11)
+    desk.record(11, last=13)
     other = threading.Thread(target=desk.capturer.let_go, args=("the training ended",))
     other.start()
     other.join()

@@ -15,6 +15,7 @@ from pathlib import Path
 from eroica.wire.beat import DONE, MISSED, ORDER_FAILED, SKIPPED, WINDOW, BeatReader, Order, Result
 from eroica.wire.places import places, private_directory
 from eroica.worker import bootstrap_directory
+from support.watched import environment
 
 PROGRAMS = Path(__file__).parent / "programs"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -53,17 +54,9 @@ class Host:
         os.close(self._lock)
 
     def environment(self, **variables: str) -> dict[str, str]:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
-        return {
-            **clean,
-            "PYTHONPATH": str(bootstrap_directory()),
-            "OMP_NUM_THREADS": "1",
-            "EROICA_JOB": "test",
-            "EROICA_RUNTIME_DIR": str(self.root),
-            "EROICA_RUN_DIR": str(self.root / "run"),
-            "EROICA_SCRATCH_DIR": str(self.root / "scratch"),
-            **variables,
-        }
+        ours = {"PYTHONPATH": str(bootstrap_directory()), "EROICA_JOB": "test", "EROICA_RUNTIME_DIR": str(self.root)}
+        ours |= {f"EROICA_{name.upper()}_DIR": str(self.root / name) for name in ("run", "scratch")}
+        return environment(**{**ours, **variables})
 
     def scratch(self, name: str) -> Path:
         place = self.root / "scratch" / name

@@ -80,7 +80,7 @@ def test_paths_that_are_left_are_tried_again_with_longer_pauses() -> None:
     assert [paths.next_port(("s0",)) for _ in range(3)] == [1, 2, 1]
     assert paths.leave(0, "dead", 0.0) == ("s1",)
     assert paths.leave(1, "dead", 0.0) == ("s2",)
-    assert paths.left() == [("s0",), ("s1",)]
+    assert list(paths._failed) == [("s0",), ("s1",)]
     assert paths.due(0.5) == []
     assert dict(paths.due(1.5)) == {0: ("s0",), 1: ("s1",)}
     paths.failed(("s0",), "dead", 1.5)
@@ -88,7 +88,7 @@ def test_paths_that_are_left_are_tried_again_with_longer_pauses() -> None:
     assert dict(paths.due(3.6))[0] == ("s0",)
     paths.arrived(0, ("s0",))
     paths.works(("s0",))
-    assert paths.left() == [("s1",)]
+    assert list(paths._failed) == [("s1",)]
     assert 0 not in dict(paths.due(9.0))
 
 

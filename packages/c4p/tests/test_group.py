@@ -83,7 +83,7 @@ def test_operations_can_be_started_one_after_the_other_without_waiting(tmp_path:
         arrays = [np.full(20_000, float(k + group.rank)) for k in range(10)]
         views = [memoryview(array.view(np.uint8)) for array in arrays]
         started = [
-            group.start(group.allreduce_operation(view, 8, c4p.ring.reducer(array, "sum"), ()))
+            group.start(group.operation("allreduce", view, 8, c4p.ring.reducer(array, "sum")))
             for view, array in zip(views, arrays, strict=True)
         ]
         time.sleep(0.05 * group.rank)  # pieces come before their operation is called here

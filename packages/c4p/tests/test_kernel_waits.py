@@ -35,7 +35,7 @@ def kernel() -> Kernel:
 
 @pytest.fixture
 def connection(kernel: Kernel) -> Outgoing:
-    return Outgoing(0, 61000, WAY, cast("Any", kernel), Flow("p"), 0.0)
+    return Outgoing(0, 61000, WAY, cast("Any", kernel), Flow("p"), 0.0, 1, 0.3, 1.0)
 
 
 def test_acknowledgements_that_acknowledge_nothing_more_are_none(kernel: Kernel, connection: Outgoing) -> None:

@@ -89,12 +89,12 @@ def test_another_port_of_a_path_that_has_carried_is_tried_before_the_path_is_lef
 ) -> None:
     with two_members() as (carriers, paths):
         exchange(carriers, length)
-        before = carriers[0].records()[0]
+        before = carriers[0].sender.records()[0]
         (broken,) = [one for one in carriers[1]._receiver._incoming if one.sock.getpeername()[1] == before.port]
         broken.sock.shutdown(socket.SHUT_RDWR)
-        until(lambda: any(event.what == "left" for event in carriers[0].events))
-        until(lambda: carriers[0].records()[0].state == "open")
-        after = carriers[0].records()[0]
+        until(lambda: any(event.what == "left" for event in carriers[0].sender.events))
+        until(lambda: carriers[0].sender.records()[0].state == "open")
+        after = carriers[0].sender.records()[0]
         assert after.path == path and after.port != before.port
-        assert (A in paths[0].left()) is (path == B)
+        assert (A in paths[0]._failed) is (path == B)
         exchange(carriers, length)

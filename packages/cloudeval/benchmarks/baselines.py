@@ -10,7 +10,7 @@ import yaml
 from cloudeval import problems
 from cloudeval.errors import ReadError
 from cloudeval.reading import read
-from cloudeval.schema import check_object
+from cloudeval.schema import inspect
 
 HERE = Path(__file__).parent
 #: Wildcard score from which a user of the metric alone would take an answer for right.
@@ -32,7 +32,7 @@ def by_kubernetes_validate(text: str) -> bool:
 def by_schema(text: str) -> bool:
     """Return True if the package's own reader and schema check find nothing."""
     try:
-        return not any(fault for document in read(text) for fault in check_object(document.value))
+        return not any(fault for document in read(text) for fault in inspect(document.value)[0])
     except (ReadError, AttributeError):
         return False
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from cloudeval import problems
-from cloudeval.workers import Task, run_all
+from cloudeval.workers import run_all
 
 HERE = Path(__file__).parent
 #: Checks that let an attack run for some seconds before they ask for a page that it does not serve.
@@ -149,19 +149,21 @@ def main() -> None:
             "pod-web": msgspec.structs.replace(loaded["pod-web"], check=PATIENT),
             "envoy-direct": msgspec.structs.replace(loaded["envoy-direct"], check=PATIENT_PROXY),
         }
-        hostile = [Task(n, patient[problem], text) for n, (problem, text) in enumerate(chosen.values())]
-        good = [
-            Task(1000 + n, loaded[name], loaded[name].answer)
-            for n, name in enumerate(("pod-web", "envoy-direct", "pod-args", "job-basic", "svc-clusterip") * 2)
-        ]
-        mixed = [test for pair in zip(hostile, good + hostile[:0] or hostile, strict=False) for test in pair] + hostile[
-            len(good) :
-        ]
-        done = {item.number: item.verdict for item in run_all(mixed, workers=2)}
+        hostile = [(attack, (patient[problem], text)) for attack, (problem, text) in chosen.items()]
+        names = ("pod-web", "envoy-direct", "pod-args", "job-basic", "svc-clusterip") * 2
+        good = [(str(n), (loaded[name], loaded[name].answer)) for n, name in enumerate(names)]
+        mixed = [item for pair in zip(hostile, good, strict=False) for item in pair] + hostile[len(good) :]
+        verdicts = run_all([test for _, test in mixed], workers=2)
+        done = {name: verdict for (name, _), verdict in zip(mixed, verdicts, strict=True)}
         after = fingerprint()
         lines = [
-            {"attack": attack, "outcome": done[n].outcome, "how": done[n].how, "reason": done[n].reason[:160]}
-            for n, attack in enumerate(chosen)
+            {
+                "attack": attack,
+                "outcome": done[attack].outcome,
+                "how": done[attack].how,
+                "reason": done[attack].reason[:160],
+            }
+            for attack in chosen
         ]
         result = {
             "attacks": len(chosen),
@@ -171,7 +173,7 @@ def main() -> None:
                 key: [str(before[key])[-300:], str(after[key])[-300:]] for key in before if before[key] != after[key]
             },
             "canary": canary.read_text(),
-            "good answers right": sum(done[test.number].outcome == "right" for test in good),
+            "good answers right": sum(done[name].outcome == "right" for name, _ in good),
             "good answers": len(good),
             "each": lines,
         }

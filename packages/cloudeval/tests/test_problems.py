@@ -55,11 +55,11 @@ def test_one_problem_of_each_group_that_runs_is_strong():
 @pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_every_reference_passes_with_other_variables():
-    from cloudeval.workers import Task, run_all
+    from cloudeval.workers import run_all
 
     variants = [problems.draw(problem, 11) for problem in ALL]
-    done = run_all([Task(number, variant, variant.answer) for number, variant in enumerate(variants)], workers=2)
-    assert not [(variants[item.number].id, item.verdict) for item in done if not item.verdict.passed]
+    verdicts = run_all([(variant, variant.answer) for variant in variants], workers=2)
+    assert not [(v.id, verdict) for v, verdict in zip(variants, verdicts, strict=True) if not verdict.passed]
 
 
 def test_a_broken_folder_is_explained(tmp_path):

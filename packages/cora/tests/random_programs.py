@@ -92,7 +92,7 @@ class Maker:
             delete = table.storage == "hash" and self.random.random() < 0.15
             create = table.storage == "hash" and self.random.random() < 0.7
             result = self.b.access(table, key, sets, outs, create=create, delete=delete)
-        self.known += [result.hit, result.full, *result.outs.values()]
+        self.known += [result.hit, result.full, *(result[name] for name in outs)]
 
     def block(self, depth: int) -> bool:
         """Append random statements; return True if every path ended."""

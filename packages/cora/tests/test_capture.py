@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cora.capture import capture, write_pcap
 from cora.cli import main
 from cora.errors import BadInput
 from cora.functions import load
 from cora.packet import make_frame
 from cora.profile import make_profile, zipf_exponent
-from cora.traffic import Shape, make_traffic
+from cora.traffic import Shape, capture, make_traffic, write_pcap
 
 TIMES_NS = [1_700_000_000_000_000_000 + i * 2_000_000 for i in range(50)]
 FRAME = make_frame(0x0A000001, 2, 3, 4)

@@ -74,6 +74,24 @@ def test_a_counter_cannot_be_read() -> None:
         b.done()
 
 
+def test_an_output_cannot_be_named_like_a_result() -> None:
+    b = Build("names")
+    table = b.table("t", "hash", key={"source": 32}, value={"hit": 8}, entries=4)
+    b.parse("ipv4")
+    with pytest.raises(BadProgram, match="cannot be named hit or full"):
+        b.lookup(table, [field("ip.src")], "hit")
+
+
+def test_an_entry_set_beforehand_must_fit_its_fields() -> None:
+    b = Build("wide")
+    table = b.table("t", "array", value={"n": 8}, entries=4, preset=[((0,), (256,))])
+    b.parse("ipv4")
+    b.lookup(table, [0], "n")
+    b.forward()
+    with pytest.raises(BadProgram, match="an entry set beforehand that does not fit"):
+        b.done()
+
+
 def test_division_by_zero_gives_zero() -> None:
     assert evaluate(Op("/", (Const(7), Const(0))), lambda _: 0) == 0
     assert evaluate(Op("%", (Const(7), Const(0))), lambda _: 0) == 0

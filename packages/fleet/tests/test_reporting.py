@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 from eroica.archive.forget import forget
-from eroica.fleet.reporting import close_run
 from eroica.fleet.reporting import reporter as reporter_module
 from eroica.fleet.reporting import spool as spool_module
-from eroica.fleet.reporting.reporter import Reporter
+from eroica.fleet.reporting.reporter import Reporter, close_run
 from eroica.fleet.reporting.spool import Spool
 from eroica.settings import load_settings
 from eroica.wire.places import write_whole

@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from prismllm import Rehearsal
-from prismllm.capture import CaptureOptions, RankRunner
+from prismllm.capture import CaptureOptions
 from prismllm.emulation import emulate
 from prismllm.rank_classes import capture_job
 from truth import GPT
@@ -41,26 +41,26 @@ def options(out: Path, world: int, *arguments: str) -> CaptureOptions:
     return CaptureOptions((GPT, *arguments), world, out, slice_size=4, timed=2, timeout_s=60.0)
 
 
-def measure_emulation(folder: Path, runner: RankRunner) -> Iterator[dict[str, Any]]:
+def measure_emulation(folder: Path) -> Iterator[dict[str, Any]]:
     """Two ranks of 64 run for real while one is slow: the median of three iterations, and the prediction."""
     out = folder / "column"
-    rehearsal = Rehearsal(capture_job(options(out, 64, *COLUMN), runner=runner))
+    rehearsal = Rehearsal(capture_job(options(out, 64, *COLUMN)))
     for rank in SLOW:
         change = f"slow rank={rank} by=2"
         predicted_s = rehearsal.predict(change).seconds
-        result = emulate(rehearsal, out, [37, 39], [change], iterations=3, timeout_s=60.0, runner=runner)
+        result = emulate(rehearsal, out, [37, 39], [change], iterations=3, timeout_s=60.0)
         error = statistics.median(result.seconds) / predicted_s - 1
         yield {"case": f"37, 39 of 64, {change}", "predicted_s": predicted_s, "seconds": result.seconds,
                "error": error, "most_error": MOST_ERROR, "is_within": abs(error) <= MOST_ERROR,
                "load": os.getloadavg()[0]}  # fmt: skip
 
 
-def measure_schedules(folder: Path, runner: RankRunner) -> Iterator[dict[str, Any]]:
+def measure_schedules(folder: Path) -> Iterator[dict[str, Any]]:
     """Two stages and eight micro-batches: the prediction, and what the paces alone add up to."""
     arguments = ("--layers", "2", "--batch", "4", "--microbatches", "8", "--width", "32", "--length", "32",
                  "--pace", str(PACE_S), "--pp", "2")  # fmt: skip
     for name, schedule in SCHEDULES.items():
-        job = capture_job(options(folder / name, 2, *arguments, *schedule), runner=runner)
+        job = capture_job(options(folder / name, 2, *arguments, *schedule))
         seconds = Rehearsal(job).predict().seconds
         yield {"case": f"2 stages, {name}", "predicted_s": seconds, "least_s": LEAST_S, "most_s": 2 * LEAST_S,
                "is_within": LEAST_S < seconds < 2 * LEAST_S, "load": os.getloadavg()[0]}  # fmt: skip
@@ -70,8 +70,8 @@ def measure_schedules(folder: Path, runner: RankRunner) -> Iterator[dict[str, An
 @click.option("--json", "out", type=click.Path(path_type=Path))
 def main(out: Path | None) -> None:
     """Run all cases."""
-    with tempfile.TemporaryDirectory() as folder, RankRunner(options(Path(folder) / "runner", 1)) as runner:
-        rows = [*measure_emulation(Path(folder), runner), *measure_schedules(Path(folder), runner)]
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [*measure_emulation(Path(folder)), *measure_schedules(Path(folder))]
     for row in rows:
         beside = (
             f"emulated {1e3 * statistics.median(row['seconds']):.1f} ms  error {100 * row['error']:+.2f} %"

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from prismllm import session
+from prismllm import recorder
 
 now_ns = time.perf_counter_ns()
 
@@ -26,6 +26,6 @@ def sleep(seconds: float) -> None:
 time.sleep = sleep
 time.perf_counter_ns = lambda: now_ns
 time.perf_counter = lambda: now_ns / 1e9
-session._SCHEDULER = Path("/nowhere")  # what this thread waits for a core is no part of that clock
+recorder._SCHEDULER = Path("/nowhere")  # what this thread waits for a core is no part of that clock
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")

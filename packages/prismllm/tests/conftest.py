@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from prismllm import Rehearsal, examples
-from prismllm.capture import CaptureOptions, RankRunner
+from prismllm.capture import CaptureOptions
 from prismllm.graph import Job
 from prismllm.rank_classes import capture_job
 
@@ -23,20 +22,13 @@ def options(out: Path, world: int, *arguments: str, script: tuple[str, ...] = (G
 
 
 @pytest.fixture(scope="session")
-def runner(tmp_path_factory) -> Iterator[RankRunner]:
-    """A process with torch loaded, in which all tests capture."""
-    with RankRunner(options(tmp_path_factory.mktemp("runner"), 1)) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="session")
-def column(tmp_path_factory, runner) -> tuple[Path, Job]:
+def column(tmp_path_factory) -> tuple[Path, Job]:
     """64 ranks: 2 pipeline stages, 2 tensor-parallel ranks, FSDP2 over 16; found by running a few, times exact."""
     out = tmp_path_factory.mktemp("column")
     wanted = options(out / "c", 64, "--pp", "2", "--tp", "2", "--data", "fsdp", "--layers", "2", "--microbatches", "2",
                      "--batch", "2", "--width", "32", "--length", "16", "--pace", "0.006", check_s=0.0,
                      script=(CLOCKED, GPT))  # fmt: skip
-    return out / "c", capture_job(wanted, runner=runner)
+    return out / "c", capture_job(wanted)
 
 
 @pytest.fixture(scope="session")

@@ -41,13 +41,12 @@ def test_stages_are_classes_and_ranks_that_did_not_run_are_stood_for(column):
     ],
     ids=["DDP", "FSDP2", "TP x PP", "DP x TP x PP"],
 )
-def test_a_sliced_capture_has_the_graph_of_a_full_one(tmp_path, runner, world, layout, sources):
+def test_a_sliced_capture_has_the_graph_of_a_full_one(tmp_path, world, layout, sources):
     """All in one slice, where everything is really carried out, and each alone; stages need their pipeline's others."""
     arguments = ("--layers", "2", "--batch", "2", "--microbatches", "2", "--width", "32", "--length", "16", *layout)
     clocked = {"script": (CLOCKED, GPT)}
     full, alone = (
-        capture_job(options(tmp_path / f"{size}", world, *arguments, slice_size=size, **clocked), every_rank=True,
-                    runner=runner)
+        capture_job(options(tmp_path / f"{size}", world, *arguments, slice_size=size, **clocked), every_rank=True)
         for size in (world, 1)
     )  # fmt: skip
     for job, expected in ((full, {"real"}), (alone, sources)):
@@ -72,7 +71,7 @@ def nodes_of(graph: Graph) -> list[object]:
     return [blocks, [one.tolist() for one in arrays], graph.calls, graph.queues, steps, graph.nodes_and_edges()]
 
 
-def test_another_schedule_or_layout_is_another_capture_and_predict_compares_them(tmp_path, runner):
+def test_another_schedule_or_layout_is_another_capture_and_predict_compares_them(tmp_path):
     """Both schedules fill the same bubble; GPipe keeps the activations of all micro-batches, 1F1B of two.
 
     Times are exact, but for the messages; `benchmarks/emulation.py` takes them on the real clock.
@@ -80,7 +79,7 @@ def test_another_schedule_or_layout_is_another_capture_and_predict_compares_them
     arguments = ("--layers", "2", "--batch", "4", "--microbatches", "8", "--width", "32", "--length", "32",
                  "--pace", "0.004")  # fmt: skip
     layouts = {"1f1b": ("--pp", "2"), "gpipe": ("--pp", "2", "--schedule", "gpipe"), "ddp": ("--data", "ddp")}
-    jobs = {name: capture_job(options(tmp_path / name, 2, *arguments, *layout, script=(CLOCKED, GPT)), runner=runner)
+    jobs = {name: capture_job(options(tmp_path / name, 2, *arguments, *layout, script=(CLOCKED, GPT)))
             for name, layout in layouts.items()}  # fmt: skip
     stages = {name: [[call.op for call in jobs[name].classes[one].step.calls] for one in jobs[name].class_of]
               for name in ("1f1b", "gpipe")}  # fmt: skip
@@ -102,10 +101,10 @@ def test_another_schedule_or_layout_is_another_capture_and_predict_compares_them
     assert f"{change:+.1%} of the time" in said
 
 
-def test_a_ranks_own_work_is_timed_between_its_calls_and_a_sleep_counts(tmp_path, runner):
+def test_a_ranks_own_work_is_timed_between_its_calls_and_a_sleep_counts(tmp_path):
     """On the real clock; no load can make a sleep shorter, and the clock stands while no core is free."""
     body = "import time\ntime.sleep(0.03)\ndist.barrier()\ntime.sleep(0.06)"
-    job = capture_job(script(tmp_path, body, timed=2), runner=runner)
+    job = capture_job(script(tmp_path, body, timed=2))
     samples = [sample for rank_class in job.classes for sample in rank_class.samples_ns]
     assert len(samples) >= 2
     for before, *_, after in samples:
@@ -145,18 +144,18 @@ late += [dist.all_reduce(model.bias.data, async_op=True)]"""
         ("if number == 2: break", ScriptError, "ended before enough iterations"),
     ],
 )  # fmt: skip
-def test_a_script_that_cannot_be_sliced_is_named_with_rank_and_line(tmp_path, body, error, said, runner):
+def test_a_script_that_cannot_be_sliced_is_named_with_rank_and_line(tmp_path, body, error, said):
     wanted = script(tmp_path, body, timeout_s=4.0)
     with pytest.raises(error, match=said):
-        capture_job(wanted, runner=runner)
+        capture_job(wanted)
 
 
-def test_ranks_that_only_seem_alike_are_found_by_their_witness(tmp_path, runner):
+def test_ranks_that_only_seem_alike_are_found_by_their_witness(tmp_path):
     groups = "from torch.distributed.device_mesh import init_device_mesh\ninit_device_mesh('cpu', (4, 4))\n"
     body = "model(torch.ones(7 if rank == world - 1 else 2, 4))\ndist.all_reduce(torch.zeros(3))"
     wanted = script(tmp_path, body, world=16, before=groups, slice_size=4)
     with pytest.raises(DivergenceError, match=r"ranks 0 and 15 have the same places .* their operators differ"):
-        capture_job(wanted, runner=runner)
+        capture_job(wanted)
 
 
 def sleepy(folder, slow, **others):
@@ -167,9 +166,9 @@ def sleepy(folder, slow, **others):
 
 
 @pytest.mark.parametrize("slice_size", [4, 16], ids=["some ranks run", "all ranks run"])
-def test_a_rank_that_only_works_longer_is_a_class_of_its_own(tmp_path, runner, slice_size):
+def test_a_rank_that_only_works_longer_is_a_class_of_its_own(tmp_path, slice_size):
     """Its calls and operators are those of all others, so only a clock can tell it apart."""
-    job = capture_job(sleepy(tmp_path, (5,), slice_size=slice_size), runner=runner)
+    job = capture_job(sleepy(tmp_path, (5,), slice_size=slice_size))
     prediction = Rehearsal(job).predict()
     assert prediction.seconds > 0.12
     assert [rank for rank in range(16) if job.class_of[rank] != job.class_of[0]] == [5]
@@ -177,13 +176,13 @@ def test_a_rank_that_only_works_longer_is_a_class_of_its_own(tmp_path, runner, s
     assert "all 16 ranks were timed" in str(prediction.risk)
 
 
-def test_ranks_that_were_not_timed_are_a_stated_risk(tmp_path, runner):
+def test_ranks_that_were_not_timed_are_a_stated_risk(tmp_path):
     wanted = sleepy(tmp_path, (5,), slice_size=4, check_s=0.0)
-    risk = Rehearsal(capture_job(wanted, runner=runner)).predict().risk
+    risk = Rehearsal(capture_job(wanted)).predict().risk
     assert (risk.timed, risk.untimed, risk.missed) == (3, 13, 13 / 16)
     said = CliRunner().invoke(main, ["predict", str(tmp_path / "c")]).output
     assert "risk: 13 of 16 ranks were not timed; one that works longer is missed with a chance of 81 %" in said
-    job = capture_job(sleepy(tmp_path, range(1, 16, 2), slice_size=4, check_s=0.0, seed=1), runner=runner)
+    job = capture_job(sleepy(tmp_path, range(1, 16, 2), slice_size=4, check_s=0.0, seed=1))
     assert job.unlike
     assert "of 3 timed ranks work longer or shorter than their class" in str(Rehearsal(job).predict().risk)
 
@@ -213,10 +212,10 @@ Exchange.apply(model(rows), sent.tolist(), received.tolist()).sum().backward()""
 
 
 @pytest.mark.parametrize("slice_size", [1, 4], ids=["alone", "together"])
-def test_a_mixture_of_experts_is_captured_with_the_sizes_that_were_seen(tmp_path, runner, slice_size):
+def test_a_mixture_of_experts_is_captured_with_the_sizes_that_were_seen(tmp_path, slice_size):
     """Each rank sends 64 rows to the experts that it chooses; the first expert is the most popular one."""
     wanted = script(tmp_path, ROUTED, world=4, before=EXPERTS, slice_size=slice_size, timed=3)
-    job = capture_job(wanted, every_rank=True, runner=runner)
+    job = capture_job(wanted, every_rank=True)
     for rank_class in job.classes:
         uneven = [call for call in rank_class.step.calls if call.is_uneven]
         assert [call.op for call in uneven] == ["all_to_all"] * 4
@@ -230,9 +229,9 @@ def test_a_mixture_of_experts_is_captured_with_the_sizes_that_were_seen(tmp_path
     assert 4 * 3 / 4 * min(seen) / 1e5 * 0.9 < seconds[0] - seconds[1] < 4 * 3 / 4 * max(seen) / 1e5
 
 
-def test_a_directory_with_something_else_is_left_alone(tmp_path, runner):
+def test_a_directory_with_something_else_is_left_alone(tmp_path):
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "thesis.txt").write_text("mine")
     with pytest.raises(InputError, match="holds no capture"):
-        capture_job(script(tmp_path, "pass"), runner=runner)
+        capture_job(script(tmp_path, "pass"))
     assert (tmp_path / "c" / "thesis.txt").exists()

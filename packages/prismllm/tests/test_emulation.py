@@ -7,7 +7,7 @@ import pytest
 
 from made_jobs import call, group, pipeline, rank_class, script, step
 from prismllm import Rehearsal
-from prismllm.assistant import Answer, Message, VirtualJob
+from prismllm.assistant import Message, VirtualJob
 from prismllm.emulation import emulate
 from prismllm.errors import DivergenceError, InputError, UnsentValueError
 from prismllm.graph import Job
@@ -42,9 +42,9 @@ def play(stage: VirtualJob, ranks: list[int], own_s: dict[int, float]) -> dict[i
                     blocked.add(rank)
                 moved = True
                 for answer in stage.tell(said):
-                    waited[answer.rank] += answer.wait_s
-                    if np.isfinite(answer.wait_s):
-                        blocked.discard(answer.rank)
+                    waited[answer[0]] += answer[1]
+                    if np.isfinite(answer[1]):
+                        blocked.discard(answer[0])
         if not moved:
             break
     return waited
@@ -83,7 +83,7 @@ def test_a_sandbox_rank_that_makes_another_call_than_captured_is_named():
     stage = VirtualJob(rehearsal.graph, rehearsal.costs, [1])
     with pytest.raises(DivergenceError, match=r"rank 1 makes broadcast x at u.py:4 as call 0 .* all_reduce .* t.py:1"):
         stage.tell(Message(1, "launch", 0, 0.001, "broadcast x at u.py:4"))
-    answers: list[Answer] = stage.tell(Message(1, "launch", 0, 0.001, "all_reduce float32 [250] at t.py:1"))
+    answers = stage.tell(Message(1, "launch", 0, 0.001, "all_reduce float32 [250] at t.py:1"))
     assert answers == []
 
 
@@ -108,24 +108,24 @@ dist.recv(message, 0) if rank == 1 else None
     ],
     ids=["if", "numpy", "isnan", "written over", "shown"],
 )
-def test_control_flow_that_reads_zeros_in_an_emulation_is_an_error_unless_relaxed(tmp_path, runner, body, said):
+def test_control_flow_that_reads_zeros_in_an_emulation_is_an_error_unless_relaxed(tmp_path, body, said):
     """The message is too large to be recorded, so rank 1 gets zeros; rank 0 is played."""
     wanted = script(tmp_path, SENT + body, slice_size=1)
-    rehearsal = Rehearsal(capture_job(wanted, every_rank=True, runner=runner))
+    rehearsal = Rehearsal(capture_job(wanted, every_rank=True))
     if said:
         with pytest.raises(UnsentValueError, match=said):
-            emulate(rehearsal, wanted.out, [1], iterations=1, timeout_s=20.0, runner=runner)
-    result = emulate(rehearsal, wanted.out, [1], iterations=1, timeout_s=20.0, runner=runner, is_strict=not said)
+            emulate(rehearsal, wanted.out, [1], iterations=1, timeout_s=20.0)
+    result = emulate(rehearsal, wanted.out, [1], iterations=1, timeout_s=20.0, is_strict=not said)
     assert result.sources() == {"zeros": 1}
 
 
 @pytest.mark.jobs
 @pytest.mark.parametrize("slow", [12, 37], ids=["a played rank is slow", "a running rank is slow"])
-def test_two_ranks_of_64_run_in_the_time_of_the_whole_job(column, rehearsal, runner, slow):
+def test_two_ranks_of_64_run_in_the_time_of_the_whole_job(column, rehearsal, slow):
     """Each iteration as long as the replay of all 64 says; on the real clock, `benchmarks/emulation.py` compares it."""
     out, job = column
     change = [f"slow rank={slow} by=2"]
-    result = emulate(rehearsal, out, [37, 39], change, iterations=3, timeout_s=60.0, runner=runner)
+    result = emulate(rehearsal, out, [37, 39], change, iterations=3, timeout_s=60.0)
     _, seconds = replay(rehearsal.graph, rehearsal.costs, read_changes(change))
     assert result.seconds == pytest.approx(seconds, rel=1e-6)
     assert result.seconds[-1] == pytest.approx(rehearsal.predict(*change).seconds, rel=1e-6)
@@ -136,9 +136,9 @@ def test_two_ranks_of_64_run_in_the_time_of_the_whole_job(column, rehearsal, run
 
 
 @pytest.mark.jobs
-def test_a_running_rank_that_needs_one_that_hangs_is_stuck_and_no_other_rank_can_run(column, rehearsal, runner):
+def test_a_running_rank_that_needs_one_that_hangs_is_stuck_and_no_other_rank_can_run(column, rehearsal):
     out, _ = column
-    stuck = emulate(rehearsal, out, [37], ["hang rank=36 op=4"], iterations=2, timeout_s=60.0, runner=runner)
+    stuck = emulate(rehearsal, out, [37], ["hang rank=36 op=4"], iterations=2, timeout_s=60.0)
     assert set(stuck.stuck) == {37}
     with pytest.raises(InputError, match="name ranks between 0 and 63"):
         emulate(rehearsal, out, [64])

@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import aiohttp
 import httpx
 import numpy as np
 import psutil
@@ -42,9 +43,10 @@ uvicorn.run(app, port=int(sys.argv[1]), log_level="critical", access_log=False)
 
 
 async def volley(url: str, rate: float, seconds: float, ids: bool) -> list[float]:
+    """Return the latencies of requests at a rate. The client must be light: it shares the cores with the gateway."""
     times: list[float] = []
 
-    async def one(client: httpx.AsyncClient, number: int) -> None:
+    async def one(client: aiohttp.ClientSession, number: int) -> None:
         body: dict = {"model": "m", "messages": [{"role": "user", "content": "x" * 2000}], "max_tokens": 4}
         if ids:
             body["app_metadata"] = {
@@ -54,13 +56,12 @@ async def volley(url: str, rate: float, seconds: float, ids: bool) -> list[float
                 "final": number % 3 == 2,
             }
         began = time.perf_counter()
-        answer = await client.post(f"{url}/v1/chat/completions", json=body)
-        assert answer.status_code == 200
+        async with client.post(f"{url}/v1/chat/completions", json=body) as answer:
+            assert answer.status == 200
+            await answer.read()
         times.append(time.perf_counter() - began)
 
-    async with httpx.AsyncClient(
-        timeout=30, limits=httpx.Limits(max_connections=100, max_keepalive_connections=100)
-    ) as client:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(30)) as client:
         await asyncio.gather(*(one(client, i) for i in range(20)))
         times.clear()
         began, tasks = time.perf_counter(), []
@@ -101,12 +102,13 @@ async def latency(rate: float, seconds: float) -> dict:
                     ("through", f"http://127.0.0.1:{port}", False),
                     ("with ids", f"http://127.0.0.1:{port}", True),
                 ):
-                    before = psutil.Process(processes[1].pid).cpu_times()
+                    before, own = psutil.Process(processes[1].pid).cpu_times(), time.process_time()
                     times = await volley(url, rate, seconds, ids)
                     after = psutil.Process(processes[1].pid).cpu_times()
                     pair[name] = {f"p{q}_ms": round(1000 * float(np.quantile(times, q / 100)), 2) for q in (50, 90, 99)}
                     cpu = after.user + after.system - before.user - before.system
                     pair[name]["gateway_cpu_ms"] = round(1000 * cpu / len(times), 3)
+                    pair[name]["client_cpu_ms"] = round(1000 * (time.process_time() - own) / len(times), 3)
                 rows.append(pair)
                 print(turn, pair, flush=True)
         finally:

@@ -88,7 +88,7 @@ def test_before_and_after_stand_in_one_picture():
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("models: {}", "empty"), ("models: {m: {}}", "neither"), ("models: {m: {replicas: [{url: x}]}}", "http"), ("models: {m: {replicas: [{url: 'http://x', slot: 1}]}}", "slot"),
+    [("models: {}", "length >= 1"), ("models: {m: {}}", "neither"), ("models: {m: {replicas: [{url: x}]}}", "http"), ("models: {m: {replicas: [{url: 'http://x', slot: 1}]}}", "slot"),
      ("models: {m: {replicas: [{url: 'http://x'}]}}\npolicy: {order: oracle}", "simulate"), ("- [", "configuration.md")],
 )  # fmt: skip
 def test_a_bad_configuration_says_what_is_wrong(tmp_path, text, says):

@@ -44,8 +44,7 @@ def longest(node: pathregex.Node) -> int:
     """Return the length of the longest accepted path."""
     if node.role:
         return node.high
-    sizes = [longest(part) for part in node.parts] or [0]
-    return node.high * (max(sizes) if node.either else sum(sizes))
+    return node.high * sum(longest(part) for part in node.parts)
 
 
 def draw_path(node: pathregex.Node, rng: random.Random) -> tuple[str, ...]:
@@ -54,8 +53,6 @@ def draw_path(node: pathregex.Node, rng: random.Random) -> tuple[str, ...]:
     for _ in range(rng.randint(node.low, node.high)):
         if node.role:
             found += (node.role,)
-        elif node.either:
-            found += draw_path(rng.choice(node.parts), rng)
         else:
             for part in node.parts:
                 found += draw_path(part, rng)
@@ -94,8 +91,6 @@ def slow_accepts(node: pathregex.Node, path: tuple[str, ...]) -> bool:
     def words(n: pathregex.Node) -> set[tuple[str, ...]]:
         if n.role:
             once = {(n.role,)}
-        elif n.either:
-            once = set().union(*(words(p) for p in n.parts))
         else:
             once = {()}
             for part in n.parts:

@@ -131,8 +131,7 @@ def running_job(
         "run",
         "--folder",
         str(folder),
-        "--timeouts",
-        timeouts,
+        *(word for name, value in json.loads(timeouts).items() for word in ("--timeout", name, str(value))),
         "--",
     ]
     command += [*launcher, str(TRAIN), "--out", str(out), "--pace-file", str(folder / "pace"), *arguments]

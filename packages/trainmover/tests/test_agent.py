@@ -19,7 +19,7 @@ import pytest
 from trainmover import cli, supervisor, wire
 from trainmover.agent import Agent
 from trainmover.context import Context
-from trainmover.controller import Controller, _last_decision
+from trainmover.controller import Controller
 from trainmover.errors import LinkTimeoutError, MoveError
 from trainmover.group import Work
 from trainmover.job import Job
@@ -38,9 +38,8 @@ class Group:
         self.let = threading.Event()
         self.abandoned: list[int] = []
 
-    def prepare(self, _joiners_for: object, _generation: int, _deadline: float) -> int:
+    def prepare(self, _joiners_for: object, _generation: int, _deadline: float) -> None:
         assert self.let.wait(10)
-        return 2
 
     def abandon(self, generation: int) -> None:
         self.abandoned.append(generation)
@@ -51,7 +50,7 @@ def member(step: int = 0) -> tuple[Agent, Job, Group]:
     owner, group = Context("secret", "127.0.0.1"), Group()
     owner.rank, owner.groups = 0, {"0": group}  # type: ignore[dict-item]
     agent = Agent(NOWHERE, {"key": "m0"}, owner)
-    job = Job(None, owner, agent, None, 10, shadow=False)  # type: ignore[arg-type]
+    job = Job(None, owner, agent, 10, shadow=False)  # type: ignore[arg-type]
     job.step, agent.passed = step, step - 1
     return agent, job, group
 
@@ -161,13 +160,11 @@ def test_a_connection_of_a_process_with_itself_is_no_controller(monkeypatch: pyt
         wire.call(NOWHERE, {"kind": "operator"}, 1.0)
 
 
-def test_a_decision_after_one_that_was_cut_off_has_a_line_of_its_own(tmp_path: Path) -> None:
-    file = tmp_path / "decisions.jsonl"
-    file.write_text('{"what": "start", "generation": 0}\n{"what": "swi')
-    controller = Controller(tmp_path, "secret", Timeouts())
-    controller._do([Persist({"what": "switch", "generation": 2})])
-    assert _last_decision(file) == {"what": "switch", "generation": 2}
-    assert len(file.read_text().splitlines()) == 3
+def test_a_controller_continues_from_the_decision_that_was_written_last(tmp_path: Path) -> None:
+    for generation in (1, 2):
+        Controller(tmp_path, "secret", Timeouts())._do([Persist({"what": "switch", "generation": generation})])
+    (tmp_path / "decision.part").write_text('{"what": "swi')  # the next one was cut off
+    assert Controller(tmp_path, "secret", Timeouts())._machine.generation == 2
 
 
 def test_a_controller_that_cannot_write_a_decision_down_ends_before_it_tells_anybody(
@@ -181,7 +178,7 @@ def test_a_controller_that_cannot_write_a_decision_down_ends_before_it_tells_any
 
     monkeypatch.setattr(os, "_exit", end)
     controller = Controller(tmp_path, "secret", Timeouts())
-    (tmp_path / "decisions.jsonl").mkdir()
+    (tmp_path / "decision.json").mkdir()
     with pytest.raises(Ended):
         controller._do([Persist({"what": "switch", "generation": 2})])
     assert "a decision cannot be written down" in (tmp_path / "controller.log").read_text()
@@ -191,7 +188,7 @@ def test_a_controller_that_does_not_start_at_once_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its port may be taken for a moment; the job goes on meanwhile."""
-    controller, tries = cli.ControllerProcess(tmp_path, "127.0.0.1", 0), []
+    controller, tries = cli.ControllerProcess(tmp_path, "127.0.0.1", 0, {}), []
     controller._child = SimpleNamespace(poll=lambda: 1)  # type: ignore[assignment]
 
     def start() -> str:
@@ -222,13 +219,13 @@ def test_a_process_whose_seat_ended_while_it_was_starting_does_not_train(monkeyp
 def test_one_folder_is_for_one_job_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second would throw the first one's decisions away."""
     monkeypatch.setattr(cli.ControllerProcess, "_start", lambda _self: NOWHERE)
-    with cli.ControllerProcess(tmp_path, "127.0.0.1", 0):
-        (tmp_path / "decisions.jsonl").write_text("{}")
+    with cli.ControllerProcess(tmp_path, "127.0.0.1", 0, {}):
+        (tmp_path / "decision.json").write_text("{}")
         with pytest.raises(click.ClickException, match="a job is running in"):
-            cli.ControllerProcess(tmp_path, "127.0.0.1", 0).__enter__()
-        assert (tmp_path / "decisions.jsonl").exists()
-    with cli.ControllerProcess(tmp_path, "127.0.0.1", 0):
-        assert not (tmp_path / "decisions.jsonl").exists()
+            cli.ControllerProcess(tmp_path, "127.0.0.1", 0, {}).__enter__()
+        assert (tmp_path / "decision.json").exists()
+    with cli.ControllerProcess(tmp_path, "127.0.0.1", 0, {}):
+        assert not (tmp_path / "decision.json").exists()
 
 
 def test_a_stopped_controller_does_not_keep_the_command_from_its_end(
@@ -236,7 +233,7 @@ def test_a_stopped_controller_does_not_keep_the_command_from_its_end(
 ) -> None:
     monkeypatch.setattr(cli.ControllerProcess, "_start", lambda _self: NOWHERE)
     monkeypatch.setattr(cli, "END_S", 0.2)
-    with cli.ControllerProcess(tmp_path, "127.0.0.1", 0) as controller:
+    with cli.ControllerProcess(tmp_path, "127.0.0.1", 0, {}) as controller:
         controller._child = subprocess.Popen(["sleep", "60"])
         controller._child.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, controller._child.pid, os.WSTOPPED | os.WNOWAIT)

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,6 +147,7 @@ def test_nothing_but_the_interface_is_asked_of_a_backend() -> None:
 
     agent, job, _ = member(100)
     agent._owner.backend = Listening()  # type: ignore[assignment]
+    agent.store = SimpleNamespace(set_stable=lambda _step: None)  # type: ignore[assignment]
     agent._prepare({"generation": 1, "joiners": {"1": ["127.0.0.1", 1]}})
     agent._heard(hold(1, 105), b"")
     agent._heard(decision(1), b"")

@@ -18,9 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.conftest import environment
-from trainmover.cli import ask, main
+from trainmover.cli import ControllerProcess, ask, check_folder, main
 from trainmover.errors import UsageError, WireError
-from trainmover.job_folder import check_folder, read_token, write_token
 
 TOKEN = "secret" * 5
 FEW_FILES = 256
@@ -170,24 +169,20 @@ def test_the_log_ends_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 # -- the token's file -------------------------------------------------------------------------------------------------
 
 
-def test_the_token_is_the_users_alone_and_a_new_job_replaces_it(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    for token in ("first", "second"):
-        write_token(file, token)
-        assert read_token(file) == token and stat.S_IMODE(file.stat().st_mode) == 0o600
-
-
-def test_a_link_is_replaced_and_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
-    file, other = tmp_path / "token", tmp_path / "other"
+def test_the_token_is_the_users_alone_and_a_new_job_replaces_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ControllerProcess, "_start", lambda _self: "127.0.0.1:1")
+    monkeypatch.delenv("TRAINMOVER_TOKEN", raising=False)
+    folder, other = tmp_path / "job", tmp_path / "other"
+    folder.mkdir(mode=0o700)
     other.write_text("planted")
-    file.symlink_to(other)
-    with pytest.raises(OSError):
-        read_token(file)
-    write_token(file, "ours")
-    assert read_token(file) == "ours" and other.read_text() == "planted"
-    file.chmod(0o640)
-    with pytest.raises(UsageError, match="others may know"):
-        read_token(file)
+    (folder / "token").symlink_to(other)
+    for _ in range(2):
+        with ControllerProcess(folder, "127.0.0.1", 0, {}) as one:
+            file = folder / "token"
+            assert file.read_text() == one.environment["TRAINMOVER_TOKEN"] != other.read_text()
+            assert stat.S_IMODE(file.lstat().st_mode) == 0o600 and not file.is_symlink()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
@@ -202,11 +197,12 @@ def test_a_folder_that_another_user_has_planted_is_refused(tmp_path: Path) -> No
     done = CliRunner().invoke(main, ("run", "--folder", str(folder), "torchrun", "train.py"))
     assert done.exit_code == 1 and "belongs to user 1501" in done.output
     assert token.read_bytes() == b"" and sorted(folder.iterdir()) == [token]
-    with pytest.raises(UsageError, match="belongs to user 1501"):
-        read_token(token)
+    done = CliRunner().invoke(main, ("status", "--folder", str(folder)))
+    assert done.exit_code == 1 and "belongs to user 1501" in done.output
 
 
-def test_a_folder_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o1777)
-    with pytest.raises(UsageError, match="all users may write"):
+@pytest.mark.parametrize("mode", [0o1777, 0o770])
+def test_a_folder_into_which_others_may_write_is_refused(mode: int, tmp_path: Path) -> None:
+    tmp_path.chmod(mode)
+    with pytest.raises(UsageError, match="other users may write"):
         check_folder(tmp_path)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from trainmover.cli import from_verdict
 from trainmover.errors import UsageError
-from trainmover.orders import from_verdict
 
 
 def verdict(**changes: Any) -> str:

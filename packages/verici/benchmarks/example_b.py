@@ -14,7 +14,7 @@ from pathlib import Path
 import shipped
 from verici.explain import condition_words
 from verici.features import COARSE, VALUES
-from verici.learn import Options, Teacher, choose, conditions_of, noise_of, prepare
+from verici.learner import Options, Teacher, choose, conditions_of, noise_of, prepare
 from verici.tree import leaf_of
 
 WAYS = {

@@ -1,8 +1,7 @@
-r"""The exam with planted rules on 14 real histories: walk-forward on the second half, all ways to learn.
+"""The exam with planted rules on 14 real histories: walk-forward on the second half, all ways to learn.
 
     python benchmarks/planted.py --json benchmarks/results/planted.json [--seconds 280]
-    python benchmarks/planted.py --json benchmarks/results/mismatch.json --kind mismatch \
-        --way "evidence, without relabelling"
+    python benchmarks/planted.py --json FILE --kind mismatch --way "evidence, without relabelling"
 
 It goes on where it was stopped; one line of the results is one trial.
 """
@@ -21,7 +20,7 @@ import shipped
 from planting import Planted, flip, natural_rules, walked_rules
 from verici.evaluate import majority, metadata, random_keys
 from verici.features import COARSE, PAIRS, VALUES
-from verici.learn import Builds, Forecast, Options, Teacher, choose, noise_of, prepare, walk_forward
+from verici.learner import Builds, Forecast, Options, Teacher, choose, noise_of, prepare, walk_forward
 from verici.model import History, Key
 
 RULES = {"bad version": 7, "threshold": 7, "mismatch": 6}

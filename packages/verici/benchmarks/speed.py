@@ -20,7 +20,7 @@ from pathlib import Path
 import shipped
 from verici.history import Repository
 from verici.labels import load, match
-from verici.learn import Options, learn
+from verici.learner import Options, learn
 from verici.model import Constant, History
 from verici.store import save_model
 
@@ -63,7 +63,8 @@ def learn_as_paper(root: Path) -> None:
     """Learn by the paper's learner, whatever the past would choose."""
     repository = Repository(root)
     history = repository.read()
-    failed, _ = match(load(repository.state / "labels.csv"), [one.id for one in history.commits])
+    labels, _ = match(load(repository.state / "labels.csv"), [one.id for one in history.commits])
+    failed = {commit: label.result == "fail" for commit, label in labels.items()}
     save_model(repository.state / "model.json", learn(history, failed, options=Options("paper", True)))
 
 

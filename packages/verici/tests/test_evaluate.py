@@ -15,7 +15,7 @@ from conftest import Repo
 from test_learn import bad_lib, walk
 from verici.errors import NotEnoughHistory
 from verici.evaluate import evaluate, majority, score, table_of
-from verici.learn import Options, Teacher, prepare, walk_forward
+from verici.learner import Options, Teacher, prepare, walk_forward
 
 BIN = Path(sys.executable).parent
 

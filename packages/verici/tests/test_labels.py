@@ -134,13 +134,13 @@ def test_labels_survive_saving_and_match_short_ids(tmp_path: Path) -> None:
     save(tmp_path / "labels.csv", labels)
     loaded = load(tmp_path / "labels.csv")
     assert list(loaded.values()) == labels
-    failed, unmatched = match(loaded, ["abcdef1" + "0" * 33])
-    assert failed == {"abcdef1" + "0" * 33: True}
+    found, unmatched = match(loaded, ["abcdef1" + "0" * 33])
+    assert found == {"abcdef1" + "0" * 33: labels[0]}
     assert unmatched == 1
 
 
 def test_unknown_kinds_teach_unless_they_are_left_out_and_limits_never_do() -> None:
     ids = ["a" * 40, "b" * 40]
     labels = {ids[0]: Label(ids[0], "fail", "unknown"), ids[1]: Label(ids[1], "fail", "limit")}
-    assert match(labels, ids)[0] == {ids[0]: True}
+    assert match(labels, ids)[0] == {ids[0]: labels[ids[0]]}
     assert match(labels, ids, known_kinds=True)[0] == {}

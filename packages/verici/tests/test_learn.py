@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from sklearn.tree import DecisionTreeClassifier
 
+import verici
 from test_features import history_of
+from verici.errors import NotEnoughHistory
 from verici.filter import train
-from verici.learn import Options, Teacher, choose, learn, noise_of, prepare, walk_forward
+from verici.learner import Options, Teacher, choose, learn, noise_of, prepare, walk_forward
 from verici.model import History
 from verici.tree import fit, leaf_of, leaves
 
@@ -103,8 +105,10 @@ def test_walk_forward_uses_only_the_past() -> None:
 
 def test_too_little_history_is_said_and_not_guessed() -> None:
     history = walk(8)
-    assert not learn(history, bad_lib(history)).enough
-    assert not learn(walk(40), dict.fromkeys([one.id for one in walk(40).commits], False)).enough
+    with pytest.raises(NotEnoughHistory, match="8 labelled builds"):
+        learn(history, bad_lib(history))
+    with pytest.raises(NotEnoughHistory, match="0 failed"):
+        learn(walk(40), dict.fromkeys([one.id for one in walk(40).commits], False))
 
 
 def test_unlabelled_commits_teach_nothing() -> None:
@@ -133,3 +137,8 @@ def test_the_leaf_of_a_training_row_holds_it() -> None:
         assert row in leaf.rows
         assert all(bool(teacher.candidates(Options()).truth_NP[row, column]) == side for column, side in path)
     assert np.array_equal(np.sort(np.concatenate([leaf.rows for leaf, _ in leaves(root)])), builds.rows)
+
+
+def test_the_public_names_stay_functions_whatever_was_imported_before() -> None:
+    assert all(callable(getattr(verici, name)) for name in verici.__all__)
+    assert verici.learn is learn

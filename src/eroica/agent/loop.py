@@ -128,12 +128,15 @@ class Agent:
         while True:
             if time.monotonic() >= next_scan:
                 self.roster.scan()
-                await self._look_for_sampler()
+                if self._outside is None and self.roster.living:  # once, before any order
+                    self._outside = await asyncio.to_thread(available, self.roster.living[0].worker.pid)
                 next_scan = time.monotonic() + _SCAN_S
             asked = sum(worker.triggers for worker in self.roster.living)
             self.roster.poll(judge=not self._window_tasks)
             if sum(worker.triggers for worker in self.roster.living) > asked:
-                self._close_baseline()
+                for window in self._windows:  # no baseline any more, and in the way of the window to come
+                    if window.order.purpose == "baseline":
+                        window.close_early(beat.RISEN)
             self._close_windows()
             await asyncio.sleep(_POLL_S)
 
@@ -148,12 +151,6 @@ class Agent:
         if all(window.is_saved for window in followed):
             asked.unlink(missing_ok=True)
 
-    def _close_baseline(self) -> None:
-        """The job got slow inside its baseline window: what was captured before that is the baseline."""
-        for window in self._windows:
-            if window.order.purpose == "baseline":
-                window.close_early(beat.RISEN)
-
     def _watch(self, worker: LocalWorker) -> None:
         """Hear of the end of a worker's process at once, where the kernel can tell; else the next scan finds it."""
         if worker.process.handle < 0:
@@ -167,11 +164,6 @@ class Agent:
             worker.look_alive(time.monotonic())
 
         loop.add_reader(handle, ended)
-
-    async def _look_for_sampler(self) -> None:
-        """Find out once, before any order, whether stacks can be sampled from outside."""
-        if self._outside is None and self.roster.living:
-            self._outside = await asyncio.to_thread(available, self.roster.living[0].worker.pid)
 
     def _report(self) -> AgentReport:
         notes = [
@@ -216,8 +208,12 @@ class Agent:
         """Look at all living workers, twice, and hand in what was seen."""
         log.info("look %d at %d workers", look_id, len(self.roster.living))
         host = self._where.host
+
+        def subjects() -> list[Subject]:
+            return [worker.subject() for worker in list(self.roster.workers.values()) if not worker.ended]
+
         try:
-            looks = await asyncio.to_thread(take_looks, look_id, host, self._subjects, SECOND_LOOK_S)
+            looks = await asyncio.to_thread(take_looks, look_id, host, subjects, SECOND_LOOK_S)
         except Exception as error:  # one look lost must not cost the agent
             log.exception("look %d failed", look_id)
             looks = HostLooks(look_id=look_id, host=host, notes=(plain(f"{host} could not look: {error}"),))
@@ -227,9 +223,6 @@ class Agent:
                 return
             await asyncio.sleep(pause_s)
         log.warning("look %d could not be handed in", look_id)
-
-    def _subjects(self) -> list[Subject]:
-        return [worker.subject() for worker in list(self.roster.workers.values()) if not worker.ended]
 
     def _pass_on(self, order: OrderMessage) -> None:
         log.info("order %d: %s", order.serial, order)

@@ -249,7 +249,9 @@ class LocalWorker:
         self._listen(now)
         self._seen = now
         durations = self.reader.durations(before, now.iteration)
-        self._note_down(durations)
+        known = [duration for duration in durations if duration > 0]  # of others the start is unknown
+        count, total_ns = self._untold
+        self._untold = count + len(known), total_ns + sum(known)
         first = now.iteration - len(durations) + 1
         for offset, duration_ns in enumerate(durations):
             duration_s = duration_ns * 1e-9
@@ -272,13 +274,6 @@ class LocalWorker:
             self._is_traced = True
             if holds_device(self.worker.pid):
                 self.slowdown.traced()
-
-    def _note_down(self, durations_ns: list[int]) -> None:
-        """Add up what the next report tells; iterations whose start is unknown do not count."""
-        known = [duration for duration in durations_ns if duration > 0]
-        if known:
-            count, total_ns = self._untold
-            self._untold = count + len(known), total_ns + sum(known)
 
     def _listen(self, now: beat.Beat) -> None:
         """Judge the silence; the first time, learn from the ring what pauses there were before us."""
@@ -396,6 +391,9 @@ class LocalWorker:
     def report(self) -> WorkerStatus:
         """The worker for the collector; what it says of the latest iterations is not said again."""
         (count, total_ns), self._untold = self._untold, (0, 0)
+        ending = self._ending
+        if ending is not None:
+            ending = msgspec.structs.replace(ending, ago_s=max(0.0, self._clock() - self.ended_at))
         return WorkerStatus(
             worker=self.worker,
             state=self._state,
@@ -410,15 +408,10 @@ class LocalWorker:
             silent_s=0.0 if self.ended else self.silence.quiet_s,
             silent=self.silence.silent and not self.ended,
             silence="" if self.ended else self.silence.clause,
-            ending=self._told_ending(),
+            ending=ending,
             source=self._seen.source if self._seen is not None else beat.NO_SOURCE,
             known=self._seen.known if self._seen is not None else 0,
         )
-
-    def _told_ending(self) -> Ending | None:
-        if self._ending is None:
-            return None
-        return msgspec.structs.replace(self._ending, ago_s=max(0.0, self._clock() - self.ended_at))
 
 
 class Roster:

@@ -1,9 +1,8 @@
 """Python stacks of a worker and its data-loader children, sampled from outside by py-spy.
 
-py-spy reads the memory of the process without stopping it. Each process gets a py-spy of its own, and the files become
-one at the end. py-spy's option to follow children writes the whole stack anew at every sample once a forked child
-shares its parent's thread id. Measured with 4 loader children: 6 MB a second and 29 % of a core, against 0.06 MB and
-14 %.
+py-spy reads the memory of the process without stopping it. Each process gets a py-spy and a file of its own: py-spy's
+option to follow children writes the whole stack anew at every sample once a forked child shares its parent's thread id.
+Measured with 4 loader children: 6 MB a second and 29 % of a core, against 0.06 MB and 14 %.
 
 Its clock starts about 1 ms after it was spawned (measured on a quiet host 0.6 to 1.5 ms). On a busy host we may only
 learn of the spawn later; the time we ourselves waited for a CPU is taken off again.
@@ -17,54 +16,22 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-import msgspec
 
 from eroica.agent.witnesses import ask_py_spy, find_py_spy, py_spy_reason
 from eroica.errors import UnavailableError
 from eroica.hardware.cpu import Target, descendants, parse_schedstat, threads_of
-
-STACKS_FILE = "stacks.json"
-META_FILE = "stacks.meta.json"
 
 _CLOCK_DELAY_NS = 1_000_000
 _FOLLOW_S = 0.2
 _MOST_CHILDREN = 8
 _FEWEST_CHILDREN = 2
 _LEAST_CHILD_HZ = 20
-_ENDED_EARLY_US = 200_000.0
 _HOST_SHARE = 0.04
 _SAMPLE_S = 0.0003
 _SAMPLE_THREAD_S = 0.000008
 _LEAST_HZ = 20
-
-_THREAD_FRAME = "thread ("
-
-
-class Event(msgspec.Struct, gc=False):
-    """A frame that begins ("B") or ends ("E"), as py-spy writes it; `ts` in microseconds."""
-
-    ph: str
-    name: str
-    ts: float
-    pid: int
-    tid: int
-    cat: str = "py-spy"
-    args: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-class Part(NamedTuple):
-    """One process's recording; its `ts` count from `start_ns` (CLOCK_MONOTONIC)."""
-
-    pid: int
-    start_ns: int
-    events: list[Event]
-
-
-_EVENTS = msgspec.json.Decoder(list[Event])
 
 
 def available(pid: int, binary: Path | None = None, timeout_s: float = 5.0) -> tuple[bool, str]:
@@ -124,7 +91,8 @@ class _Recording:
 
     def __init__(self, binary: Path, pid: int, file: Path, hz: int, longest_s: int) -> None:
         self.pid = pid
-        self.file = file
+        self._file = file
+        self._hz = hz
         self._log = file.with_suffix(".log")
         command = [
             str(binary),
@@ -143,7 +111,7 @@ class _Recording:
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
             )
         begun_ns = time.monotonic_ns() - (_waited_ns() - waited_ns)
-        self.start_ns = max(began_ns, begun_ns) + _CLOCK_DELAY_NS
+        self._start_ns = max(began_ns, begun_ns) + _CLOCK_DELAY_NS
 
     def interrupt(self) -> None:
         """Ask py-spy to write its file and end."""
@@ -151,26 +119,34 @@ class _Recording:
             self._process.send_signal(signal.SIGINT)
 
     def wait(self, deadline_s: float) -> str:
-        """Wait for its end, kill it after the deadline (CLOCK_MONOTONIC); what went wrong, or nothing."""
+        """Wait for its end, kill it after the deadline (CLOCK_MONOTONIC); what went wrong, or nothing.
+
+        Raises:
+            OSError: The directory cannot be written.
+        """
+        problem = ""
         try:
             self._process.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            return "py-spy did not end in time and was killed"
-        return "" if self.file.is_file() else py_spy_reason(self._log.read_bytes())
-
-    def remove(self) -> None:
-        """Remove its file and log."""
-        self.file.unlink(missing_ok=True)
-        self._log.unlink(missing_ok=True)
+            self._file.unlink(missing_ok=True)
+            problem = "py-spy did not end in time and was killed"
+        if self._file.is_file():
+            meta = {"start_monotonic_ns": self._start_ns, "rate_hz": self._hz, "source": "py-spy"}
+            self._file.with_suffix(".meta.json").write_text(json.dumps(meta), encoding="utf-8")
+        else:
+            problem = problem or py_spy_reason(self._log.read_bytes())
+        self._log.unlink()
+        return problem
 
 
 class StackSampler:
     """Samples the stacks of one worker, and of the children it has or gets, into `directory`.
 
     Writes `stacks.json` (py-spy's chrometrace form) and `stacks.meta.json` ({"start_monotonic_ns", "rate_hz",
-    "source": "py-spy"}). Children are sampled at half the rate, less where there are more than four.
+    "source": "py-spy"}), and `stacks-PID.json` with its own of each child. Children are sampled at half the rate, less
+    where there are more than four.
 
     Args:
         pid: The worker.
@@ -208,8 +184,8 @@ class StackSampler:
         if self._binary is None:
             raise UnavailableError("stacks cannot be sampled from outside: py-spy is not installed")
         try:
-            self._main = _Recording(self._binary, self.pid, self._part(self.pid), self._hz, self._longest_s)
-            self._write_meta(self._main.start_ns)
+            file = self._directory / "stacks.json"
+            self._main = _Recording(self._binary, self.pid, file, self._hz, self._longest_s)
         except OSError as error:
             raise UnavailableError(f"stacks cannot be sampled from outside: {error}") from error
         self._follower.start()
@@ -217,8 +193,9 @@ class StackSampler:
     def interrupt(self) -> None:
         """Ask every py-spy to end, and return at once; with several workers, do this to all before the first `stop`."""
         self._stopping.set()
-        for recording in self._recordings():
-            recording.interrupt()
+        for recording in (self._main, *tuple(self._children.values())):
+            if recording is not None:
+                recording.interrupt()
 
     def stop(self, timeout_s: float = 5.0) -> tuple[str, ...]:
         """End sampling and write the files.
@@ -238,28 +215,14 @@ class StackSampler:
         self.interrupt()
         self._follower.join(timeout_s)
         self.interrupt()
-        problem = self._main.wait(deadline)
-        lost = [recording.pid for recording in self._children.values() if recording.wait(deadline)]
         try:
-            if problem:
-                raise UnavailableError(f"no stacks of process {self.pid}: {problem}")
-            self._join([self._main, *(one for one in self._children.values() if one.pid not in lost)])
+            problem = self._main.wait(deadline)
+            lost = [str(recording.pid) for recording in self._children.values() if recording.wait(deadline)]
         except OSError as error:
             raise UnavailableError(f"stacks of process {self.pid} cannot be written: {error}") from error
-        finally:
-            for recording in self._recordings():
-                recording.remove()
-        return (f"no stacks of children {', '.join(map(str, lost))}",) if lost else ()
-
-    def _recordings(self) -> tuple[_Recording, ...]:
-        return (*((self._main,) if self._main else ()), *tuple(self._children.values()))
-
-    def _part(self, pid: int) -> Path:
-        return self._directory / f"stacks-{pid}.part"
-
-    def _write_meta(self, start_ns: int) -> None:
-        meta = {"start_monotonic_ns": start_ns, "rate_hz": self._hz, "source": "py-spy"}
-        (self._directory / META_FILE).write_text(json.dumps(meta), encoding="utf-8")
+        if problem:
+            raise UnavailableError(f"no stacks of process {self.pid}: {problem}")
+        return (f"no stacks of children {', '.join(lost)}",) if lost else ()
 
     def _follow(self) -> None:
         """Start a py-spy on each child as it appears; runs in a thread of its own until the stop."""
@@ -276,69 +239,7 @@ class StackSampler:
             if self._stopping.is_set() or self._binary is None:
                 return
             try:
-                self._children[pid] = _Recording(self._binary, pid, self._part(pid), hz, self._longest_s)
+                file = self._directory / f"stacks-{pid}.json"
+                self._children[pid] = _Recording(self._binary, pid, file, hz, self._longest_s)
             except OSError:
                 return
-
-    def _join(self, recordings: Sequence[_Recording]) -> None:
-        parts = [Part(one.pid, one.start_ns, _read_events(one.file)) for one in recordings]
-        (self._directory / STACKS_FILE).write_bytes(msgspec.json.encode(join_recordings(parts)))
-
-
-def _read_events(file: Path) -> list[Event]:
-    try:
-        return _EVENTS.decode(file.read_bytes())
-    except msgspec.DecodeError as error:
-        raise UnavailableError(f"py-spy's {file.name} cannot be read: {error}") from error
-
-
-def join_recordings(parts: Sequence[Part]) -> list[Event]:
-    """The recordings of several processes as one, on the clock of the first.
-
-    Every thread frame gets a frame of its process around it. Thread ids of all but the first are replaced, because a
-    forked child has its parent's. A recording that ended well before the first leaves its threads with empty stacks
-    from there on.
-    """
-    joined: list[Event] = []
-    rows: dict[tuple[int, int], int] = {}
-    end = 0.0
-    for part in parts:
-        if part is parts[0]:
-            moved = part.events
-            end = moved[-1].ts if moved else 0.0
-        else:
-            moved = _moved(part, (part.start_ns - parts[0].start_ns) / 1000, rows)
-        joined += _with_process_frames(moved)
-        if moved and end - moved[-1].ts > _ENDED_EARLY_US:
-            joined += _emptied(moved)
-    return joined
-
-
-def _moved(part: Part, shift_us: float, rows: dict[tuple[int, int], int]) -> list[Event]:
-    return [
-        msgspec.structs.replace(
-            event, ts=event.ts + shift_us, tid=rows.setdefault((part.pid, event.tid), len(rows) + 1)
-        )
-        for event in part.events
-    ]
-
-
-def _with_process_frames(events: Iterable[Event]) -> Iterator[Event]:
-    for event in events:
-        if not event.name.startswith(_THREAD_FRAME):
-            yield event
-        elif event.ph == "B":
-            yield from (_process_frame(event), event)
-        else:
-            yield from (event, _process_frame(event))
-
-
-def _process_frame(event: Event) -> Event:
-    return msgspec.structs.replace(event, name=f"process {event.pid}")
-
-
-def _emptied(events: Sequence[Event]) -> Iterator[Event]:
-    """Events after which every thread of a recording has only its process and thread frame."""
-    threads = {event.tid: event for event in events if event.name.startswith(_THREAD_FRAME)}
-    begins = [msgspec.structs.replace(event, ph="B", ts=events[-1].ts) for event in threads.values()]
-    return _with_process_frames(begins)

@@ -171,9 +171,13 @@ def ask_worker(beat_file: Path, number: int, timeout_s: float) -> Told:
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         text = _read_ours(place)
-        answer = _decode_answer(text) if text and text != old else None
-        if answer is not None and answer.question == letter:
-            return _told(answer)
+        if text and text != old:
+            try:
+                answer = _ANSWER.decode(text)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise UnavailableError(f"its answer cannot be read: {error}"[:_MAX_TEXT]) from error
+            if answer.question == letter:
+                return _told(answer)
         time.sleep(_LOOK_AGAIN_S)
     raise UnavailableError(f"it did not answer within {timeout_s:g} s")
 
@@ -210,13 +214,6 @@ def _read_ours(path: Path) -> bytes:
         raise UnavailableError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
 
-def _decode_answer(data: bytes) -> _Answer:
-    try:
-        return _ANSWER.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnavailableError(f"its answer cannot be read: {error}"[:_MAX_TEXT]) from error
-
-
 def _told(answer: _Answer) -> Told:
     notes = [note[:_MAX_TEXT] for note in answer.notes[:_MAX_NOTES]]
     flight = None
@@ -251,31 +248,20 @@ def kernel_view(pid: int, tid: int | None = None) -> tuple[str, float | None]:
     return fields[0].decode(), cpu_s
 
 
-def wait_channel(pid: int, tid: int) -> str:
-    """Kernel function in which a thread sleeps; empty if it runs, or if we may not know."""
-    try:
-        text = Path(f"/proc/{pid}/task/{tid}/wchan").read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        return ""
-    return "" if text == "0" else text[:100]
-
-
-def io_bytes(pid: int, tid: int) -> int | None:
-    """Bytes that a thread has read and written through `read` and `write`; None if we may not know."""
-    try:
-        lines = Path(f"/proc/{pid}/task/{tid}/io").read_text(encoding="ascii").splitlines()
-        counters = dict(line.split(": ") for line in lines)
-        return int(counters["rchar"]) + int(counters["wchar"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
 def with_kernel_view(pid: int, thread: ThreadLook) -> ThreadLook:
-    """Return the thread with its state, wait channel, CPU time and bytes moved."""
+    """Return the thread with its state and CPU time; as far as we may know with where the kernel lets it sleep, too.
+
+    And with the bytes that it has moved through `read` and `write`.
+    """
     if thread.thread_id <= 0:
         return thread
     state, cpu_s = kernel_view(pid, thread.thread_id)
-    channel, moved = wait_channel(pid, thread.thread_id), io_bytes(pid, thread.thread_id)
+    place, channel, moved = Path(f"/proc/{pid}/task/{thread.thread_id}"), "", None
+    with contextlib.suppress(OSError, ValueError):
+        channel = (place / "wchan").read_text(encoding="utf-8").strip().removeprefix("0")[:100]
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        counters = dict(line.split(": ") for line in (place / "io").read_text(encoding="ascii").splitlines())
+        moved = int(counters["rchar"]) + int(counters["wchar"])
     return msgspec.structs.replace(thread, state=state, wait_channel=channel, cpu_s=cpu_s, io_bytes=moved)
 
 

@@ -13,13 +13,9 @@ import stat
 import struct
 import zlib
 from pathlib import Path
-from typing import NamedTuple
 
-from eroica.archive.forget import BUNDLE_FILE
 from eroica.errors import InputError
 from eroica.wire.places import private_directory, private_file
-
-__all__ = ["BUNDLE_FILE", "Bundle"]
 
 _MAGIC = b"eroica patterns 1\n"
 #: Global rank, and bytes of what follows; then the CRC-32 of all that and what follows.
@@ -27,13 +23,6 @@ _HEAD, _SUM = struct.Struct("<II"), struct.Struct("<I")
 _HEAD_BYTES = _HEAD.size + _SUM.size
 _MOST_FRAME_BYTES, _MOST_RANK = 4_000_000, 10_000_000
 _READ_BYTES = 1 << 20
-
-
-class _Frame(NamedTuple):
-    """Place and size of a worker's pattern in the file."""
-
-    start: int
-    size: int
 
 
 class Bundle:
@@ -50,7 +39,7 @@ class Bundle:
 
     def __init__(self, path: Path, *, append: bool = False) -> None:
         self._path = path
-        self._frames: dict[int, _Frame] = {}
+        self._frames: dict[int, tuple[int, int]] = {}  # place and size of a worker's pattern in the file
         if append:
             private_directory(path.parent)
             self._file = private_file(path, os.O_RDWR | os.O_CREAT)
@@ -91,7 +80,7 @@ class Bundle:
             InputError: It is damaged.
         """
         start, size = self._frames[rank]
-        data = self._bytes(start - _SUM.size, _SUM.size + size)
+        data = os.pread(self._file, _SUM.size + size, start - _SUM.size)
         content = data[_SUM.size :]
         if len(content) != size or data[: _SUM.size] != _sum(rank, content):
             raise InputError("it is damaged in the file")
@@ -110,7 +99,7 @@ class Bundle:
                 os.ftruncate(self._file, self._end)
             raise OSError(f"no room for {len(frame)} bytes in {self._path}")
         self._end += len(frame)
-        self._frames[rank] = _Frame(self._end - len(content), len(content))
+        self._frames[rank] = self._end - len(content), len(content)
 
     # ------------------------------------------------------------------ reading
 
@@ -120,7 +109,7 @@ class Bundle:
         size = found.st_size
         if not stat.S_ISREG(found.st_mode):
             raise InputError(f"{self._path} is no regular file")
-        begin = self._bytes(0, len(_MAGIC))
+        begin = os.pread(self._file, len(_MAGIC), 0)
         if size < len(_MAGIC) and _MAGIC.startswith(begin):
             return 0
         if begin != _MAGIC:
@@ -128,20 +117,16 @@ class Bundle:
         at, block, block_at = len(_MAGIC), b"", 0
         while at + _HEAD_BYTES <= size:
             if at + _HEAD_BYTES > block_at + len(block):
-                block, block_at = self._bytes(at, _READ_BYTES), at
+                block, block_at = os.pread(self._file, _READ_BYTES, at), at
                 if len(block) < _HEAD_BYTES:
                     break
             rank, length = _HEAD.unpack_from(block, at - block_at)
-            frame = _Frame(at + _HEAD_BYTES, length)
-            end = frame.start + length
+            end = at + _HEAD_BYTES + length
             if length > _MOST_FRAME_BYTES or rank > _MOST_RANK or end > size:
                 break
-            self._frames[rank] = frame
+            self._frames[rank] = at + _HEAD_BYTES, length
             at = end
         return at
-
-    def _bytes(self, start: int, size: int) -> bytes:
-        return os.pread(self._file, size, start)
 
 
 def _sum(rank: int, data: bytes) -> bytes:

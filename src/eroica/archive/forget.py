@@ -29,17 +29,14 @@ def forget(run: Path) -> None:
     windows = run / "windows"
     if windows.is_symlink() or not windows.is_dir():
         return
-    for directory in windows.iterdir():
-        if directory.name.isdecimal() and directory.is_dir() and not directory.is_symlink():
-            _forget_window(directory)
-
-
-def _forget_window(directory: Path) -> None:
-    patterns = directory / "patterns"
     names = ("window.json", UNDERWAY_FILE, "verdict.json", "blockage.json", SOURCES_FILE, PAGE_FILE)
-    ours = [directory / name for name in names]
-    for path in (*ours, *([] if patterns.is_symlink() else (*patterns.glob("*.pattern"), patterns / BUNDLE_FILE))):
-        path.unlink(missing_ok=True)
-    for emptied in (patterns, directory):
-        with contextlib.suppress(OSError):  # somebody put something in there, or it is not there
-            emptied.rmdir()
+    for directory in windows.iterdir():
+        if not directory.name.isdecimal() or not directory.is_dir() or directory.is_symlink():
+            continue
+        patterns = directory / "patterns"
+        kept = [] if patterns.is_symlink() else [*patterns.glob("*.pattern"), patterns / BUNDLE_FILE]
+        for path in (*(directory / name for name in names), *kept):
+            path.unlink(missing_ok=True)
+        for emptied in (patterns, directory):
+            with contextlib.suppress(OSError):  # somebody put something in there, or it is not there
+                emptied.rmdir()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -67,6 +67,7 @@ def check_pattern(pattern: WorkerPattern) -> WorkerPattern:
     if len(pattern.functions) > _MOST_FUNCTIONS:
         raise InputError(f"{len(pattern.functions)} functions are too many")
     measured = [pattern.duration_s, pattern.idle_s, pattern.dropped_critical_s, pattern.stall_s, pattern.summarize_s]
+    rest = msgspec.structs.replace(pattern, functions=(), process_groups=())  # these have whole numbers only
     rows, counts = RowTable.of(pattern.functions), [0.0]
     if len(rows):
         times = rows.numbers[: -len(COUNTS)]
@@ -75,26 +76,24 @@ def check_pattern(pattern: WorkerPattern) -> WorkerPattern:
     if not (
         all(0 <= value <= _MOST_SECONDS for value in measured)  # not a number is not
         and all(0 <= count <= _MOST_EXECUTIONS for count in counts)
-        and all(map(math.isfinite, pattern.host_facts.values()))
+        and _is_finite(msgspec.to_builtins(rest, builtin_types=(bytes,)))
     ):
         raise InputError("a number in it is negative, absurdly large or none at all")
     return pattern
 
 
-def check_history(history: IterationHistory) -> IterationHistory:
-    """The iteration times of a job, if each column has a possible value for each stretch.
-
-    Raises:
-        InputError: They have not.
-    """
-    columns = (history.at_s, history.iteration, history.mean_ms, history.slowest_ms, history.slowest_worker)
-    if len({len(column) for column in columns}) > 1:
-        raise InputError("its columns are not equally long")
-    if any(later < earlier for earlier, later in pairwise(history.at_s)):
-        raise InputError("its stretches are not in order of time")
-    if not all(0 <= value < math.inf for column in columns for value in column):
-        raise InputError("a number in it is negative or none at all")
-    return history
+def _is_finite(tree: Any) -> bool:
+    """No NaN and no infinity in plain containers."""
+    waiting = [tree]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting.extend(item.values())
+        elif isinstance(item, list | tuple):
+            waiting.extend(item)
+        elif isinstance(item, float) and not math.isfinite(item):
+            return False
+    return True
 
 
 Record = TypeVar("Record")
@@ -260,19 +259,17 @@ def holds_windows(path: Path) -> bool:
 
 
 def _has_windows(path: Path) -> bool:
-    return any(_is_window(one) or _is_there(one / "verdict.json") for one in _window_directories(path, []))
+    return any(_is_window(one) or _is_there(one / "verdict.json") for one in window_directories(path, []))
 
 
 def _is_run(path: Path) -> bool:
-    if _has_windows(path):
-        return True
-    return not _is_window(path) and (_is_there(path / "windows") or _is_there(path / "verdict.json"))
+    is_named = _is_there(path / "windows") or _is_there(path / "verdict.json")
+    return _has_windows(path) or (is_named and not _is_window(path))
 
 
 def _is_window(path: Path) -> bool:
-    if any(_is_there(path / name) for name in ("window.json", "blockage.json")):
-        return True
-    return any(map(_pattern_files, (path / "patterns", path)))
+    is_named = any(_is_there(path / name) for name in ("window.json", "blockage.json"))
+    return is_named or any(map(_pattern_files, (path / "patterns", path)))
 
 
 def _pattern_files(path: Path) -> tuple[Path, ...]:
@@ -290,9 +287,9 @@ def _is_there(path: Path) -> bool:
 def open_run(path: Path) -> SavedRun:
     """A run directory; what is damaged in it becomes notes."""
     notes: list[str] = []
-    windows = tuple(map(open_window, _window_directories(path, notes)))
-    verdict = _noted(path / "verdict.json", _decode_verdict, notes)
-    history = _noted(path / "history.json", decode_history, notes)
+    windows = tuple(map(open_window, window_directories(path, notes)))
+    verdict = read_noted(path / "verdict.json", _decode_verdict, notes)
+    history = read_noted(path / "history.json", decode_history, notes)
     return SavedRun(directory=path, verdict=verdict, windows=windows, notes=tuple(notes), history=history)
 
 
@@ -301,12 +298,21 @@ def decode_history(text: bytes) -> IterationHistory:
 
     Raises:
         msgspec.DecodeError: The text is something else.
-        InputError: Its columns do not fit together.
+        InputError: Its columns do not fit together, or have no possible value for each stretch.
     """
-    return check_history(msgspec.json.decode(text, type=IterationHistory))
+    history = msgspec.json.decode(text, type=IterationHistory)
+    columns = (history.at_s, history.iteration, history.mean_ms, history.slowest_ms, history.slowest_worker)
+    if len({len(column) for column in columns}) > 1:
+        raise InputError("its columns are not equally long")
+    if any(later < earlier for earlier, later in pairwise(history.at_s)):
+        raise InputError("its stretches are not in order of time")
+    if not all(0 <= value < math.inf for column in columns for value in column):
+        raise InputError("a number in it is negative or none at all")
+    return history
 
 
-def _window_directories(run: Path, notes: list[str]) -> list[Path]:
+def window_directories(run: Path, notes: list[str]) -> list[Path]:
+    """Directories of a run's windows, in order of their numbers; why they cannot be read is added to `notes`."""
     try:
         named = [path for path in (run / "windows").iterdir() if path.name.isdecimal() and len(path.name) < 10]
         found = [path for path in named if path.is_dir()]
@@ -321,8 +327,8 @@ def _window_directories(run: Path, notes: list[str]) -> list[Path]:
 def open_window(directory: Path) -> SavedWindow:
     """One window, whose patterns are not read yet; what is damaged in it becomes its notes."""
     notes: list[str] = []
-    window = _noted(directory / "window.json", lambda text: msgspec.json.decode(text, type=Window), notes)
-    verdict = _noted(directory / "verdict.json", _decode_verdict, notes)
+    window = read_noted(directory / "window.json", lambda text: msgspec.json.decode(text, type=Window), notes)
+    verdict = read_noted(directory / "verdict.json", _decode_verdict, notes)
     inside = directory / "patterns"
     name = directory.resolve().name
     number = int(name) if name.isdecimal() and len(name) < 10 else 0
@@ -355,7 +361,9 @@ def read_patterns(
     """
     patterns: dict[int, WorkerPattern] = {}
     refused: list[str] = []
-    for name, read in read_each(saved.pattern_files, engine):
+    contents = islice(read_contents(saved.pattern_files), _MOST_PATTERNS)
+    batches = iter(lambda: list(islice(contents, _TOGETHER)), [])
+    for name, read in chain.from_iterable(engine.map(decode_some, batches)):
         if isinstance(read, str):
             refused.append(f"{name}{read}")
             continue
@@ -369,22 +377,12 @@ def read_patterns(
     return saved.window or _fitting(ordered), ordered, _summed_up(refused)
 
 
-def read_each(paths: Sequence[Path], engine: Engine = HERE) -> Iterator[tuple[str, WorkerPattern | str]]:
-    """All patterns in some files, one after another.
-
-    Args:
-        paths: The files.
-        engine: Where they are decoded; they are read here.
+def read_contents(paths: Sequence[Path]) -> Iterator[tuple[str, bytes | str]]:
+    """All patterns in some files, not decoded; of a worker that has a file by itself only that one.
 
     Returns:
-        Name of a file, or a worker, and its pattern; what follows the name in a sentence, where there is none.
+        Name of a file, or a worker, and what it holds; what follows the name in a sentence, where that cannot be read.
     """
-    contents = islice(read_contents(paths), _MOST_PATTERNS)
-    return chain.from_iterable(engine.map(decode_some, iter(lambda: list(islice(contents, _TOGETHER)), [])))
-
-
-def read_contents(paths: Sequence[Path]) -> Iterator[tuple[str, bytes | str]]:
-    """The same, not decoded; of a worker that has a file by itself only that one."""
     alone = {path.name for path in paths}
     for path in paths:
         if path.suffix != _MANY:
@@ -414,14 +412,11 @@ def count_patterns(saved: SavedWindow) -> int:
     """How many patterns a window's files hold."""
     number = 0
     for path in saved.pattern_files:
-        bundle = None
-        if path.suffix == _MANY:
-            with contextlib.suppress(OSError, InputError):
-                bundle = Bundle(path)
-        if bundle is not None:
-            with bundle:
-                number += len(bundle.ranks)
-        number += path.suffix != _MANY
+        if path.suffix != _MANY:
+            number += 1
+            continue
+        with contextlib.suppress(OSError, InputError), Bundle(path) as bundle:
+            number += len(bundle.ranks)
     return number
 
 
@@ -466,7 +461,7 @@ def read_blockage(saved: SavedWindow) -> Blockage:
     return found
 
 
-def _noted(path: Path, decode: Callable[[bytes], Record], notes: list[str]) -> Record | None:
+def read_noted(path: Path, decode: Callable[[bytes], Record], notes: list[str]) -> Record | None:
     """A record, None where there is none; damage becomes a note."""
     try:
         return _read(path, decode)

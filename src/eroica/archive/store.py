@@ -22,21 +22,16 @@ Files appear whole (written beside, then renamed), so a reader never sees half o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
-from eroica.archive.forget import PAGE_FILE, SOURCES_FILE, UNDERWAY_FILE
 from eroica.model.history import IterationHistory
 from eroica.model.look import Blockage
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.model.window import UnderwayRecord, Window
-from eroica.wire.codec import encode_record
+from eroica.model.window import Window
 from eroica.wire.places import write_whole
-
-__all__ = ["PAGE_FILE", "SOURCES_FILE", "UNDERWAY_FILE", "Store", "save_patterns", "write_json"]
 
 
 def write_json(path: Path, record: msgspec.Struct | dict[str, object]) -> None:
@@ -57,10 +52,6 @@ class Store:
     def save_window(self, window: Window) -> None:
         """Keep what was asked for."""
         write_json(self.window_directory(window.window_id) / "window.json", window)
-
-    def save_underway(self, underway: UnderwayRecord) -> None:
-        """Keep what another collector needs to go on with a window."""
-        write_json(self.window_directory(underway.window.window_id) / UNDERWAY_FILE, underway)
 
     def save_pattern(self, pattern: WorkerPattern, data: bytes) -> None:
         """Keep one worker's pattern as it came."""
@@ -86,11 +77,3 @@ class Store:
     def remove_final(self) -> None:
         """The job goes on: what was kept as its verdict is not final."""
         (self.run / "verdict.json").unlink(missing_ok=True)
-
-
-def save_patterns(window_directory: Path, window: Window, patterns: Iterable[WorkerPattern]) -> None:
-    """Write a window directory that `eroica.archive.load` opens."""
-    store = Store(window_directory.parent.parent)
-    write_json(window_directory / "window.json", window)
-    for pattern in patterns:
-        store.save_pattern(pattern, encode_record(pattern))

@@ -25,7 +25,6 @@ from eroica.archive.load import SavedRun, SavedWindow, open_run, read_verdict
 from eroica.cli.jobs import call, job_status, running_jobs
 from eroica.compare import Run, compare
 from eroica.errors import EroicaError, InputError, UsageError
-from eroica.model.comparison import Comparison
 from eroica.model.verdict import Finding, Verdict
 from eroica.model.words import line
 from eroica.offline.saved import choose_window, usable_patterns
@@ -198,26 +197,6 @@ def _head(verdict: Verdict, window: SavedWindow | None) -> Answer:
     return {"job": told(verdict.job), **of, "verdict": verdict.verdict}
 
 
-def verdict_answer(verdict: Verdict, window: SavedWindow | None, run: SavedRun) -> Answer:
-    """The verdict in short, with one entry for each cause and each window of the run.
-
-    Args:
-        verdict: Of the job, or of one window.
-        window: The window that it is of; None: the job's final one.
-        run: Where both lie.
-    """
-    causes = [inert(finding) for finding in verdict.findings if finding.role == "cause"]
-    short = [{name: cause[name] for name in _OF_A_CAUSE if name in cause} for cause in causes]
-    for one, cause in zip(short, causes, strict=True):
-        one["function"] = cause["function"]["name"]
-    return {
-        **_head(verdict, window),
-        **{name: inert(getattr(verdict, name)) for name in ("summary", "window", "iteration", "coverage")},
-        "causes": short[:_MOST_FINDINGS],
-        "windows": _cut("latest_first", [_window(one) for one in run.windows[::-1]], _MOST_WINDOWS),
-    }
-
-
 def _window(window: SavedWindow) -> Answer:
     asked, verdict = window.window, window.verdict
     cause = verdict.cause if verdict is not None else None
@@ -233,17 +212,6 @@ def _window(window: SavedWindow) -> Answer:
     }
 
 
-def evidence_answer(verdict: Verdict, window: SavedWindow | None, order: int) -> Answer:
-    """Everything that the record holds of the findings (0: all, else one): stack, numbers against peers, evidence.
-
-    Raises:
-        UsageError: It has no finding of this number.
-    """
-    findings = [finding_of(verdict, order)] if order else verdict.findings
-    head = _head(verdict, window)
-    return {**head, **_cut("findings", findings, _MOST_FINDINGS), "notes": inert(verdict.coverage.notes)}
-
-
 def finding_of(verdict: Verdict, order: int) -> Finding:
     """The finding of this number.
 
@@ -255,12 +223,6 @@ def finding_of(verdict: Verdict, order: int) -> Finding:
             return finding
     there = ", ".join(str(finding.order) for finding in verdict.findings) or "none"
     raise UsageError(f"the verdict has no finding {order}; there are: {there}")
-
-
-def why_answer(verdict: Verdict, window: SavedWindow | None) -> Answer:
-    """What was considered, named or not, with the signs that speak for it, against it, or are not known."""
-    considered = _cut("considered", verdict.considered, _MOST_CONSIDERED)
-    return {**_head(verdict, window), "summary": told(verdict.summary), **considered}
 
 
 def source_answer(verdict: Verdict, window: SavedWindow | None, order: int, sources: SourceTree | None) -> Answer:
@@ -306,12 +268,6 @@ def _quotes(finding: Finding, sources: SourceTree) -> list[Answer]:
         if len(found) > _MOST_CALLERS:
             break
     return list(found.values())
-
-
-def comparison_answer(comparison: Comparison) -> Answer:
-    """The record of `eroica diff`, its largest changes first."""
-    whole: Answer = inert(msgspec.structs.replace(comparison, changes=()))
-    return whole | _cut("changes", comparison.changes, _MOST_CHANGES)
 
 
 _INSTRUCTIONS = (
@@ -391,19 +347,30 @@ class Tools:
         """Say what is wrong: word, sentence, iteration times, causes with workers and gain, the run's windows."""
         saved = self.shelf.open(run)
         verdict, of = judged(saved, window)
-        return verdict_answer(verdict, of, saved)
+        causes = [inert(finding) for finding in verdict.findings if finding.role == "cause"]
+        short = [{name: cause[name] for name in _OF_A_CAUSE if name in cause} for cause in causes]
+        for one, cause in zip(short, causes, strict=True):
+            one["function"] = cause["function"]["name"]
+        return {
+            **_head(verdict, of),
+            **{name: inert(getattr(verdict, name)) for name in ("summary", "window", "iteration", "coverage")},
+            "causes": short[:_MOST_FINDINGS],
+            "windows": _cut("latest_first", [_window(one) for one in saved.windows[::-1]], _MOST_WINDOWS),
+        }
 
     @_told
     def evidence(self, run: RunName = "", window: WindowNumber = 0, finding: Order = 0) -> Answer:
         """Give all that is recorded of the findings: stack, durations and utilization against peers, evidence."""
         verdict, of = judged(self.shelf.open(run), window)
-        return evidence_answer(verdict, of, finding)
+        findings = _cut("findings", [finding_of(verdict, finding)] if finding else verdict.findings, _MOST_FINDINGS)
+        return {**_head(verdict, of), **findings, "notes": inert(verdict.coverage.notes)}
 
     @_told
     def why(self, run: RunName = "", window: WindowNumber = 0) -> Answer:
         """List what else was considered, and what speaks for and against each hypothesis."""
         verdict, of = judged(self.shelf.open(run), window)
-        return why_answer(verdict, of)
+        considered = _cut("considered", verdict.considered, _MOST_CONSIDERED)
+        return {**_head(verdict, of), "summary": told(verdict.summary), **considered}
 
     @_told
     def source(self, run: RunName = "", window: WindowNumber = 0, finding: Order = 0) -> Answer:
@@ -422,7 +389,9 @@ class Tools:
             _, patterns, damaged = usable_patterns(window)
             label = f"{name}@{window.window_id}"
             sides.append(Run(name=label, patterns=patterns, job=saved.job, notes=damaged))
-        return comparison_answer(compare(sides[0], sides[1], self.settings))
+        found = compare(sides[0], sides[1], self.settings)
+        whole: Answer = inert(msgspec.structs.replace(found, changes=()))
+        return whole | _cut("changes", found.changes, _MOST_CHANGES)  # the largest first
 
     @_told
     def open_window(

@@ -85,19 +85,17 @@ class Footer:
     Args:
         where: The places of the job.
         environ: Our environment.
-        wanted: Somebody may see it; False: nothing is ever written.
     """
 
-    def __init__(self, where: Places, environ: Mapping[str, str], wanted: bool) -> None:
+    def __init__(self, where: Places, environ: Mapping[str, str]) -> None:
         self._where = where
         self._environ = environ
-        self._wanted = wanted
         self._pid = 0
         self._pipe = -1
 
     def start(self) -> None:
         """Begin, where it fits; whatever fails, there is no line. Called without threads."""
-        if not self._wanted or not fits(self._environ):
+        if not fits(self._environ):
             return
         with contextlib.suppress(OSError):
             alive, ours = os.pipe()

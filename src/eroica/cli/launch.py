@@ -91,7 +91,8 @@ class Launch:
         self._unwatched = part.refused
         self._environment = environment
         self._settings = settings
-        self._footer = Footer(self.where, environment, footer and part.speaks)
+        self._footer = Footer(self.where, environment)
+        self._has_footer = footer and part.speaks
         self.started = self._never_begun = self._failed = False
         self._exit_status: int | None = None
         self._asked_to_end_at: float | None = None
@@ -128,14 +129,17 @@ class Launch:
     def _forget_last_time(self) -> None:
         """Remove what an earlier job of the same name left; other hosts of this job may have begun already."""
         from eroica.archive.forget import forget
-        from eroica.fleet.reporting import close_run
 
         if not self._part.collector:
             return
         (self.where.runtime / address.AWAY).unlink(missing_ok=True)
         address.forget(self.where.run, self.where.host)
         if not (self.where.run / "collector.json").exists():
-            close_run(self.where.run)
+            if (self.where.run / "fleet").is_dir():  # what was not handed over is packed before it is forgotten
+                from eroica.fleet.reporting.reporter import close_run
+
+                with contextlib.suppress(OSError, EroicaError):  # a full disk must not keep the job from being watched
+                    close_run(self.where.run)
             forget(self.where.run)
 
     # ------------------------------------------------------------------ the command
@@ -169,7 +173,8 @@ class Launch:
             click.echo(f"eroica: cannot run {arguments[0]!r}: {error.strerror}", err=True)
             return _NOT_FOUND if error.errno == errno.ENOENT else _NOT_EXECUTABLE
         self.started = True
-        self._guarded(self._footer.start)
+        if self._has_footer:
+            self._guarded(self._footer.start)
         while process.poll() is None:
             self._guarded(self._tend)  # first: a helper's end before signals were blocked told us nothing
             if os.getpid() == 1:

@@ -38,10 +38,9 @@ def mcp(
     """
     settings, _ = settings_from(pairs)
     try:
-        from eroica.cli.assistant import Tools, build_server
+        from eroica.cli.assistant import Shelf, Tools, build_server
     except ImportError as error:
         raise UnavailableError(f"the MCP SDK is missing ({error}); pip install 'eroica[mcp]'") from error
-    from eroica.cli.assistant import Shelf
 
     shelf = Shelf(roots or (Path("eroica-report"),))
     allowed = None if no_code else sources or (Path(),)

@@ -87,13 +87,10 @@ def _write(file: Path, data: bytes) -> None:
                 draft.chmod(stat.S_IMODE(mode))
             draft.replace(target)
             return
-        except PermissionError:
+        except OSError as error:
             draft.unlink(missing_ok=True)
-            if not mode:
+            if not (mode and isinstance(error, PermissionError)):
                 raise
-        except OSError:
-            draft.unlink(missing_ok=True)
-            raise
     file.write_bytes(data)
 
 

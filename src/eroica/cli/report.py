@@ -102,8 +102,11 @@ def report(  # noqa: PLR0913 - one for each option
     check_target(json_file)
     check_target(prompt_file, "--prompt")
     check_target(html_file, "--html")
-    if ranks or trace_file is not None:
-        check_trace_target(trace_file, ranks)
+    check_target(trace_file, "--perfetto")
+    if ranks and trace_file is None:
+        raise UsageError("--worker chooses workers for --perfetto; give that a file")
+    if str(trace_file) == "-":
+        raise UsageError("--perfetto needs a file: a trace is not to be read on a terminal")
     printed = [str(file) for file in (json_file, prompt_file, html_file)].count("-")
     if printed > 1:
         raise UsageError("only one of --json, --prompt and --html can print; give the others a file")
@@ -253,19 +256,6 @@ def _span(window: SavedWindow) -> str:
 
 
 # --- a trace of chosen workers ---
-
-
-def check_trace_target(path: Path | None, ranks: Sequence[int]) -> None:
-    """Fail before the work.
-
-    Raises:
-        UsageError: Workers were named without a trace, or nothing can be written there.
-    """
-    if ranks and path is None:
-        raise UsageError("--worker chooses workers for --perfetto; give that a file")
-    if str(path) == "-":
-        raise UsageError("--perfetto needs a file: a trace is not to be read on a terminal")
-    check_target(path, "--perfetto")
 
 
 def write_chosen(

@@ -125,15 +125,11 @@ def _unwatched(problem: str) -> Part:
 
 def _claimed(claim: Claim, part: Part) -> Part:
     """`part`; where the job's name or its run directory is another's, one that only runs the command and says why."""
-    if not part.collector:
-        return part
     try:
-        taken = claim.take()
+        taken = claim.take() if part.collector else ""
     except OSError:  # `Launch` finds out, too, and says it
-        return part
-    if not taken:
-        return part
-    return _unwatched(f"{taken}; give each job its own --job and --out, or leave both out")
+        taken = ""
+    return _unwatched(f"{taken}; give each job its own --job and --out, or leave both out") if taken else part
 
 
 def leave(status: int) -> None:

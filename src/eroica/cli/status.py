@@ -48,17 +48,14 @@ def _text(job: JobStatus, run: Path) -> str:
     if job.mean_ms is not None:
         best = f", best {job.best_ms:.1f} ms" if job.best_ms is not None else ""
         lines.append(f"  iteration      {job.iteration}, {job.mean_ms:.1f} ms{best}")
-    odd_ones_first = sorted(job.workers, key=lambda worker: (not _is_odd(worker), worker.worker.global_rank))
+    by_rank = sorted(job.workers, key=lambda one: one.worker.global_rank)
+    odd_ones_first = sorted(by_rank, key=lambda one: not (one.silent or one.ended or one.state in ("failed", "gone")))
     lines += [_worker(worker) for worker in odd_ones_first[:_SHOWN]]
     if len(job.workers) > _SHOWN:
         lines.append(f"  and {len(job.workers) - _SHOWN} more workers")
     lines += [_window(window) for window in job.windows]
     lines += [f"  note: {note}" for note in job.notes]
     return "\n".join(map(line, lines))
-
-
-def _is_odd(worker: WorkerStatus) -> bool:
-    return worker.silent or worker.ended or worker.state in ("failed", "gone")
 
 
 def _worker(worker: WorkerStatus) -> str:

@@ -69,18 +69,16 @@ def _listeners(where: Places, collector: Collector, settings: Settings) -> Itera
         from eroica.collector.webhook import Webhook
 
         webhook = Webhook(where.job, settings, note, counts=collector.messages)
-        webhook.resume(collector.windows.ledger.verdicts)
+        webhook.notices.resume(collector.windows.ledger.verdicts)
         listen(webhook.judged)
         yield webhook
     if settings.otlp_endpoint and (telemetry := _telemetry(where, collector, settings)) is not None:
-        telemetry.start()
         listen(telemetry.judged)
         yield telemetry
     if settings.trainjob_status:
         from eroica.collector.trainjob import TrainJob
 
         trainjob = TrainJob(os.environ, collector.status, note)
-        trainjob.start()
         listen(trainjob.judged)
         yield trainjob
     if settings.pages:
@@ -88,7 +86,8 @@ def _listeners(where: Places, collector: Collector, settings: Settings) -> Itera
         listen(pages.judged)
         yield pages
     if settings.fleet:
-        yield Reporting(where, note, lambda: collector.is_home)
+        roll = collector.windows.roll  # there are workers, and as far as their agents know, the verdict is made here
+        yield Reporting(where, note, lambda: bool(roll) and not roll.waiting(collector.clock()))
 
 
 def _telemetry(where: Places, collector: Collector, settings: Settings) -> Telemetry | None:

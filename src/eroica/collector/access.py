@@ -20,11 +20,12 @@ import base64
 import contextlib
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from eroica.wire.address import is_loopback, page_pass
@@ -43,8 +44,6 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-_PAGES = ("/", "/report", "/v1/events", "/v1/window", "/v1/windows")
-_ROOMS = ("/live/", "/v1/windows/", "/v1/workers/", "/v1/jobs/")
 _LOCKED_STYLE = (
     "body{max-width:36rem;margin:4rem auto;padding:0 1.25rem;font:1rem/1.55 system-ui,sans-serif}"
     "pre,code{font-family:ui-monospace,monospace}pre{padding:.6rem .9rem;border:1px solid #8884;border-radius:6px}"
@@ -79,7 +78,7 @@ def with_headers(response: Response) -> Response:
 
 
 class Visitors:
-    """Judges requests that may come from a browser.
+    """Judges requests for pages by who does not show the token: browsers.
 
     Args:
         token: What agents show; a link with it is good, too.
@@ -96,17 +95,10 @@ class Visitors:
         self.names = {name.lower() for name in names}
         self.page = page or page_pass(token)
         self.cookie = f"eroica-{hashlib.sha256(self.page.encode()).hexdigest()[:12]}"
-        self._token = token.encode()
-        self._links = (self.page.encode(), page_pass(token).encode(), self._token)
-
-    def serve(self, path: str) -> bool:
-        """Return whether browsers are answered at this path at all."""
-        return path in _PAGES or path.startswith(_ROOMS)
+        self._links = (self.page.encode(), page_pass(token).encode(), token.encode())
 
     def answer(self, request: Request) -> Response | None:
         """Answer instead of the page with a refusal, or with the cookie for a visitor with the link; None: go on."""
-        if self._has_token(request.headers):
-            return None
         if not self._names_us(request.headers.get("host", "")):
             return _refuse(request, 421, "That is not a name of this host.")
         if "token" in request.query_params:
@@ -127,9 +119,6 @@ class Visitors:
             response = RedirectResponse("/", status_code=303)
         response.set_cookie(self.cookie, self.page, httponly=True, samesite="strict", path="/")
         return with_headers(response)
-
-    def _has_token(self, headers: Mapping[str, str]) -> bool:
-        return hmac.compare_digest(headers.get("authorization", "").encode(), b"Bearer " + self._token)
 
     def _has_cookie(self, headers: Mapping[str, str]) -> bool:
         """Read by hand: programs on other ports may have set cookies that a strict parser ends at, or is slow at."""
@@ -160,46 +149,37 @@ def _refuse(request: Request, status: int, why: str) -> Response:
 
 
 class TokenGate:
-    """Lets requests with the token through to `application`; answers all others with 401, whatever they ask for.
+    """Lets requests with the token through to `application`, and visitors to its pages; answers all others with 401.
 
     Args:
         application: What is behind the gate.
-        token: What every request must carry.
-        visitors: Who judges requests without it that come from a browser; None if there are no pages.
+        token: What every request must carry, except for pages.
+        visitors: Who judges requests for pages without it.
+        pages: Routes of the application that visitors may see.
     """
 
-    def __init__(self, application: ASGIApp, token: str, visitors: Visitors | None = None) -> None:
+    def __init__(self, application: ASGIApp, token: str, visitors: Visitors, pages: Sequence[Route] = ()) -> None:
         self._application = application
         self._wanted = b"Bearer " + token.encode()
         self._visitors = visitors
+        self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        given = [value for name, value in scope.get("headers", ()) if name == b"authorization"]
-        if hmac.compare_digest(given[0] if len(given) == 1 else b"", self._wanted):
-            admit(scope)
-            await self._let_in(scope, receive, send)
-        elif scope["type"] == "http":
-            await self._visitor(scope, receive, send)
-
-    async def _visitor(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pages are for browsers; everything else is not, and its own guard says so again."""
-        if self._visitors is None or not self._visitors.serve(scope["path"]):
-            await _NEEDS_TOKEN(scope, receive, send)
+        """ASGI; an odd path or a caller that leaves makes no noise in the log."""
+        if scope["type"] != "http":
             return
-        answer = self._visitors.answer(Request(scope))
+        path = scope["path"]
+        is_odd = len(path) > _LONGEST_PATH or not path.isprintable()
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        answer: ASGIApp | None = None
+        if not hmac.compare_digest(given[0] if len(given) == 1 else b"", self._wanted):
+            is_page = not is_odd and any(route.matches(scope)[0] is not Match.NONE for route in self._pages)
+            answer = self._visitors.answer(Request(scope)) if is_page else _NEEDS_TOKEN
         if answer is None:
             admit(scope)
-        await (self._let_in if answer is None else answer)(scope, receive, send)
-
-    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on to the application; an odd path or a caller that leaves makes no noise in the log."""
-        path = scope.get("path", "")
-        if scope["type"] != "http" or len(path) > _LONGEST_PATH or not path.isprintable():
-            await _NOTHING_THERE(scope, receive, send)
-            return
+            answer = _NOTHING_THERE if is_odd else self._application
         with contextlib.suppress(ClientDisconnect):
-            await self._application(scope, receive, send)
+            await answer(scope, receive, send)
 
 
 def shows_token(token: str, words: bytes) -> bool:
@@ -207,19 +187,23 @@ def shows_token(token: str, words: bytes) -> bool:
     return hmac.compare_digest(header_in(words, b"authorization"), b"Bearer " + token.encode())
 
 
-class TooLong(ValueError):
-    """A request's body has more bytes than it may."""
+class Refused(ValueError):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 async def body_of(request: Request, most_bytes: int = _SMALL_BYTES) -> bytes:
     """A request's body.
 
     Raises:
-        TooLong: As soon as it is longer than that.
+        Refused: As soon as it is longer than that.
     """
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
         if len(data) > most_bytes:
-            raise TooLong(f"more than {most_bytes} bytes")
+            raise Refused(413, f"more than {most_bytes} bytes")
     return bytes(data)

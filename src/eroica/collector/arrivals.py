@@ -7,10 +7,12 @@ ends as a file for each of them; one of many keeps its one file.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
-from eroica.archive.bundle import BUNDLE_FILE, Bundle
+from eroica.archive.bundle import Bundle
+from eroica.archive.forget import BUNDLE_FILE
 from eroica.archive.load import open_window, read_contents
 from eroica.archive.store import Store
 from eroica.collector.intake import clean_pattern
@@ -73,7 +75,10 @@ class Arrivals:
             return (), ()
         found: dict[int, WorkerPattern] = {}
         why: dict[str, str] = {}
-        for name, content in self._contents(heads[0].window_id):
+        window_id = heads[0].window_id
+        kept = read_contents(open_window(self._store.window_directory(window_id)).pattern_files)
+        unwritten = [(f"worker {rank}", data) for rank, data in list(self._unwritten.get(window_id, {}).items())]
+        for name, content in chain(kept, unwritten):
             try:
                 pattern = clean_pattern(decode_record(_there(content), WorkerPattern))
                 found[pattern.worker.global_rank] = pattern
@@ -123,11 +128,6 @@ class Arrivals:
 
     def _file(self, window_id: int) -> Path:
         return self._store.window_directory(window_id) / "patterns" / BUNDLE_FILE
-
-    def _contents(self, window_id: int) -> Iterator[tuple[str, bytes | str]]:
-        yield from read_contents(open_window(self._store.window_directory(window_id)).pattern_files)
-        for rank, content in list(self._unwritten.get(window_id, {}).items()):
-            yield f"worker {rank}", content
 
 
 def _reason(why: dict[str, str], rank: int) -> str:

@@ -36,6 +36,7 @@ class Baseline:
     Attributes:
         patterns: Heads of those of the best baseline window that was taken, trusted or not; empty without one.
         disturbed: Who took the workers' cores while it was taken, one clause; "" if nobody did.
+        was_slow: A longer window has confirmed that the job was slow already.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -45,7 +46,7 @@ class Baseline:
         self._taken_s: float | None = None
         self._over_at = math.inf
         self._came_back = False
-        self._was_slow = False
+        self.was_slow = False
         self._done = not settings.baseline_window
         self._tries = 0
 
@@ -67,7 +68,7 @@ class Baseline:
         if self.patterns and any(current_s > _NEAR_BEST * (best_s or 0.0) for current_s, best_s in means):
             return False
         clearly_faster_s = (self._taken_s or math.inf) / _FASTER_LATER
-        if self._was_slow and any((best_s or math.inf) > clearly_faster_s for _, best_s in means):
+        if self.was_slow and any((best_s or math.inf) > clearly_faster_s for _, best_s in means):
             return False
         return all(current_s < FAR_SLOWER * (best_s or math.inf) for current_s, best_s in means)
 
@@ -94,12 +95,8 @@ class Baseline:
         self._done, disturbed = True, disturbance(found)
         if self.patterns and (bool(disturbed), _mean_s(found)) > (bool(self.disturbed), self._captured_s):
             return
-        self.patterns, self.disturbed, self._taken_s, self._was_slow = found, disturbed, iteration_s, False
+        self.patterns, self.disturbed, self._taken_s, self.was_slow = found, disturbed, iteration_s, False
         self._await_return()
-
-    def discredit(self) -> None:
-        """A longer window has confirmed that the job was slow already."""
-        self._was_slow = True
 
     def watch(self, training: Sequence[WorkerStatus]) -> None:
         """Note how fast the job is; to be called as long as it trains."""
@@ -166,7 +163,7 @@ class Baseline:
         if not self.patterns or not taken_s:
             return ""
         is_far_slower = self._is_far_slower(now_s, best_s)
-        if self._was_slow and not is_far_slower:
+        if self.was_slow and not is_far_slower:
             return "it was slow from its start"
         if self.disturbed and not is_far_slower:
             return self.disturbed
@@ -212,7 +209,7 @@ class Baseline:
         self.disturbed = disturbance(self.patterns)
         taken_in = history.baseline[0].window_id
         self._taken_s = next((w.current_iteration_s for w in history.windows if w.window_id == taken_in), None)
-        self._was_slow = any(
+        self.was_slow = any(
             line.purpose == "early" and line.verdict == "slow" and line.window_id > taken_in for line in history.lines
         )
         self._await_return()

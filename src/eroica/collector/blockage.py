@@ -13,9 +13,9 @@ started again ("restarted").
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -45,42 +45,25 @@ _NAMED = 8
 _NOTHING = "nothing: somebody moved"
 
 
-@dataclass
-class Mark:
-    """A silent worker as it was last seen.
+class Mark(NamedTuple):
+    """A silent worker as it was seen last, and by which agent: a new one counts the silence from its own start."""
 
-    Attributes:
-        agent_pid: Who saw it; a new agent counts the silence from its own start.
-        silent_s: By that agent.
-        longest_s: By any.
-    """
-
-    global_rank: int
-    iteration: int
+    status: WorkerStatus
     agent_pid: int
-    silent_s: float
-    longest_s: float
 
     def moved(self, status: WorkerStatus, agent_pid: int) -> bool:
         """Return whether the worker went on: a new iteration, or an event since.
 
         The report of an agent that knows no limit or past proves nothing.
         """
-        if status.iteration > self.iteration:
+        if status.iteration > self.status.iteration:
             return True
-        return agent_pid == self.agent_pid and not status.silent and status.silent_s < self.silent_s
-
-    def update(self, status: WorkerStatus, agent_pid: int) -> None:
-        """Take in another report of a worker that stands still."""
-        self.iteration = max(self.iteration, status.iteration)
-        self.silent_s = max(self.silent_s, status.silent_s) if agent_pid == self.agent_pid else status.silent_s
-        self.longest_s = max(self.longest_s, status.silent_s)
-        self.agent_pid = agent_pid
+        return agent_pid == self.agent_pid and not status.silent and status.silent_s < self.status.silent_s
 
 
 @dataclass
 class Standstill:
-    """One silence of the job, from the first silent worker to the first that moves."""
+    """One silence of the job, from the first silent worker to the first that moves; it has lasted for `lasted_s`."""
 
     window: Window
     asked_at: float
@@ -90,16 +73,12 @@ class Standstill:
     looks: dict[str, HostLooks] = field(default_factory=dict)
     verdict: Verdict | None = None
     look_again_at: float = math.inf
+    lasted_s: float = 0.0
 
     @property
     def who(self) -> str:
         """The silent workers, for a sentence."""
-        return worker_list([each.global_rank for each in self.marks.values()])
-
-    @property
-    def lasted_s(self) -> float:
-        """Longest silence so far, seconds."""
-        return max((each.longest_s for each in self.marks.values()), default=0.0)
+        return worker_list([each.status.worker.global_rank for each in self.marks.values()])
 
     def in_words(self, status: JobStatus) -> tuple[str, str]:
         """Phase and message for people."""
@@ -122,9 +101,8 @@ class Standstill:
 
     def mark(self, status: WorkerStatus, agent_pid: int) -> None:
         """A worker is silent now."""
-        self.marks[key_of(status)] = Mark(
-            status.worker.global_rank, status.iteration, agent_pid, status.silent_s, status.silent_s
-        )
+        self.marks[key_of(status)] = Mark(status, agent_pid)
+        self.lasted_s = max(self.lasted_s, status.silent_s)
 
     def follow(self, workers: Iterable[WorkerStatus], agent_pid: int) -> Movement:
         """Notice workers that went on ("on", at the first) or are gone; add workers that fell silent, too.
@@ -138,18 +116,11 @@ class Standstill:
             known = self.marks.get(key_of(status))
             if status.ended or status.state in _NOT_TRAINING:
                 movement = movement if known is None else "gone"
-            elif known is None:
-                if status.silent:
-                    self.mark(status, agent_pid)
-            elif known.moved(status, agent_pid):
+            elif known is not None and known.moved(status, agent_pid):
                 return "on"
-            else:
-                known.update(status, agent_pid)
+            elif known is not None or status.silent:
+                self.mark(status, agent_pid)
         return movement
-
-    def holds_any(self, living: Iterable[WorkerStatus]) -> bool:
-        """Some silent worker is still there, and trains."""
-        return any(key_of(status) in self.marks and status.state not in _NOT_TRAINING for status in living)
 
 
 @dataclass(frozen=True)
@@ -211,10 +182,10 @@ class Blockages:
             current.look_again_at = math.inf if verdict is not None else now + max(_PAUSE_S, self._pause_s())
         if verdict is None:
             self._found_nothing(window, failed)
-            return [] if self._ended is None else self._bury(now, *self._ended)
-        self._ledger.show(window, "done", verdict)
-        if window_id in self._fates:
-            self._seal(window_id, self._fates.pop(window_id))
+        else:
+            self._ledger.show(window, "done", verdict)
+            if window_id in self._fates:
+                self._seal(window_id, self._fates.pop(window_id))
         return [] if self._ended is None else self._bury(now, *self._ended)
 
     def finished(self, now: float, exit_status: int | None, asked_to_end: bool) -> list[Examine]:
@@ -351,13 +322,10 @@ class Blockages:
         first = max(silent, key=lambda status: status.silent_s)
         more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
         said = first.silence or f"no event for {first.silent_s:.0f} s"
-        self._look_at(now, silent, f"worker {first.worker.global_rank}{more}: {said}")
-
-    def _look_at(self, now: float, still: Sequence[WorkerStatus], reason: str) -> None:
-        roll = self._windows.roll
-        window = self._window(reason, max(status.iteration for status in still))
+        reason = f"worker {first.worker.global_rank}{more}: {said}"
+        window = self._window(reason, max(status.iteration for status in silent))
         self._now = Standstill(window, now, now + _LOOKS_S)
-        for status in still:
+        for status in silent:
             self._now.mark(status, roll.agent_pid(status.worker.host))
         self._ledger.show(window, "looking")
 
@@ -413,8 +381,10 @@ class Blockages:
         if movement == "on":
             self._went_on(current)
             self._quiet_until = now + self._pause_s()
-        elif movement == "gone" and current.phase == "standing" and not current.holds_any(self._windows.roll.living):
-            self._now = None  # what it said stays: they ended where they stood
+        elif movement == "gone" and current.phase == "standing":
+            training = (one for one in self._windows.roll.living if one.state not in _NOT_TRAINING)
+            if not any(key_of(status) in current.marks for status in training):
+                self._now = None  # what it said stays: they ended where they stood
 
     def _went_on(self, current: Standstill) -> None:
         """The silence ended by itself."""
@@ -441,7 +411,7 @@ class Blockages:
         """Keep verdicts of a collector before this one until a worker gets further."""
         farthest = max((status.iteration for status in workers if not status.ended), default=-1)
         for window_id in sorted(self._earlier):
-            last = self._ledger.last_iteration(window_id)
+            last = self._ledger.windows[window_id].last_iteration
             if farthest > last:
                 self._ledger.note(f"window {window_id}: the job went on by itself after iteration {last}")
                 self._seal(window_id, "passed")

@@ -130,18 +130,13 @@ class Underway:
         return {rank: result for rank, result in self._probed().items() if result.status == "done"}
 
     def _probed(self) -> dict[int, OrderResult]:
-        return {rank: result for rank, result in self._answers("probe").items() if result != self.stale.get(rank)}
-
-    def why_not_probed(self) -> str:
-        """Reasons that workers give instead of a measurement, in words."""
-        reasons = {result.note for result in self._answers("probe").values() if result.note}
-        return "; ".join(sorted(reasons)) or "no worker answered in time"
+        return {rank: result for rank, result in self.answers("probe").items() if result != self.stale.get(rank)}
 
     # ------------------------------------------------------------------ the window
 
     def leave_out(self) -> None:
         """Wait no longer for workers that missed the window, failed in it or ended before it was opened."""
-        answers = self._answers("window")
+        answers = self.answers("window")
         for rank, result in answers.items():
             if result.status in _MISSED:
                 self.left_out.setdefault(rank, result.note or result.status)
@@ -150,14 +145,9 @@ class Underway:
             if not begun and rank not in self.patterns:
                 self.left_out.setdefault(rank, "the worker ended before the window was opened")
 
-    def leave_out_the_late(self) -> None:
-        """Wait no longer for any worker."""
-        for rank in sorted(self.waiting_for):
-            self.left_out[rank] = "no pattern before the deadline"
-
     def is_captured(self) -> bool:
         """The window is over on every worker that is not left out."""
-        answers, gone = self._answers("window"), self._gone()
+        answers, gone = self.answers("window"), self._gone()
         over = {rank for rank, result in answers.items() if result.status in _OVER or rank in gone}
         return bool(over) and self.ranks <= over | set(self.left_out)
 
@@ -168,13 +158,7 @@ class Underway:
             named.append(f"and {len(self.left_out) - len(named)} more workers left out")
         return [*self.notes, *named]
 
-    @property
-    def expected_workers(self) -> int:
-        """Number of workers of the job, as far as this window knows."""
-        world = max((p.worker.world_size for p in self.patterns.values()), default=len(self.ranks))
-        return max(world, len(self.ranks))
-
-    def _answers(self, kind: str) -> dict[int, OrderResult]:
+    def answers(self, kind: str) -> dict[int, OrderResult]:
         """Answers of the window's workers to this order, by global rank."""
         return {
             status.worker.global_rank: status.result
@@ -243,11 +227,17 @@ class Capturing:
             return "going on"
         if current.phase == "probe":
             return self._advance_probe(now, current)
-        if self._may_still_report(now, current) and current.waiting_for and now <= current.deadline:
+        found_us_at = max(current.resumed_at, self._roll.joined_at)
+        may_still_report = current.resumed_at > 0 and now - found_us_at < AGENT_SILENT_S  # agents are still finding us
+        if may_still_report and current.waiting_for and now <= current.deadline:
             return "going on"
         current.leave_out()
         if current.phase == "window" and current.is_captured():
-            self._await_patterns(now, current, job_ended)
+            current.phase = "patterns"
+            limit = current.deadline if job_ended else math.inf  # of a job that has ended: as it was said then
+            until_saved_s = patience.until_saved_s(current.window.current_iteration_s or 0.0, self._settings)
+            current.deadline = min(limit, now + until_saved_s)
+            self._ledger.show(current.window, "summarizing")
         return "ready" if not current.waiting_for or now > current.deadline else "going on"
 
     def close(self) -> None:
@@ -285,10 +275,6 @@ class Capturing:
         self.order = self._order(left.serial, "window", window)
         self._ledger.show(window, "window")
 
-    def _may_still_report(self, now: float, current: Underway) -> bool:
-        """We took the window over, and its agents are still finding us."""
-        return current.resumed_at > 0 and now - max(current.resumed_at, self._roll.joined_at) < AGENT_SILENT_S
-
     # ------------------------------------------------------------------ the probe
 
     def _advance_probe(self, now: float, current: Underway) -> Outcome:
@@ -297,10 +283,12 @@ class Capturing:
         probes = {**current.first_probes, **current.probes()}
         training = opening.in_training(self._roll)
         if not probes or not training:
-            return self._give_up(current, current.why_not_probed())
+            reasons = {result.note for result in current.answers("probe").values() if result.note}
+            return self._give_up(current, "; ".join(sorted(reasons)) or "no worker answered in time")
         iteration_s = opening.slowest_s(training)
         shortest_s = min(status.current_s or 0.0 for status in training)
-        events = max(1, *(self._events(current, rank, probe, shortest_s) for rank, probe in probes.items()))
+        before = current.first_probes
+        events = max(1, *(opening.events_of(before.get(rank, one), one, shortest_s) for rank, one in probes.items()))
         length = opening.iterations(current.wanted, iteration_s, events, self._max_events, self._settings)
         whole = opening.iterations(current.wanted, iteration_s, 1, self._max_events, self._settings)
         if length < whole and not current.first_probes and opening.is_long(probes.values(), shortest_s):
@@ -322,15 +310,6 @@ class Capturing:
             current.notes.append(lack)
         self._order_window(now, current, training, length)
         return "going on"
-
-    def _events(self, current: Underway, rank: int, probe: OrderResult, iteration_s: float) -> int:
-        """Events of one iteration of one worker."""
-        first = current.first_probes.get(rank, probe)
-        return (
-            opening.events_of(probe, iteration_s)
-            if first == probe
-            else opening.events_between(first, probe, iteration_s)
-        )
 
     def _probe(self, now: float, current: Underway, training: Sequence[WorkerStatus]) -> None:
         """Order a probe of the next iteration that nobody reaches before the order does."""
@@ -367,14 +346,6 @@ class Capturing:
         lead = opening.lead(iteration_s, self._roll.host_count)
         return iteration_s, lead, max(status.iteration for status in training) + lead
 
-    def _await_patterns(self, now: float, current: Underway, job_ended: bool) -> None:
-        """The window is captured; a job that has ended waits no longer for patterns than was said then."""
-        current.phase = "patterns"
-        until_saved_s = patience.until_saved_s(current.window.current_iteration_s or 0.0, self._settings)
-        limit = current.deadline if job_ended else math.inf
-        current.deadline = min(limit, now + until_saved_s)
-        self._ledger.show(current.window, "summarizing")
-
     def _give(self, kind: Literal["probe", "window", "cancel"], window: Window) -> None:
         self._serial += 1
         self.order = self._order(self._serial, kind, window)
@@ -394,4 +365,4 @@ class Capturing:
     @property
     def _max_events(self) -> int:
         """The tightest budget: the setting's or that of the host with the least scratch space."""
-        return min((self._settings.max_window_events, *self._roll.event_budgets))
+        return int(min(self._settings.max_window_events, self._roll.event_budget))

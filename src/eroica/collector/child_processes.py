@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
-import sys
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from eroica.archive.store import PAGE_FILE
+from eroica.archive.forget import PAGE_FILE
 from eroica.model.verdict import Verdict
 from eroica.start import isolated
 from eroica.wire.places import Places
 
 log = logging.getLogger("eroica.collector")
 
-_NO_INPUT = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
 _POLL_S = 0.05
 #: Added to the collector's own niceness.
 _DRAWING, _REPORTING = 10, 14
@@ -31,24 +29,14 @@ _LOOK_S = 1.0
 _AGAIN_S = 30.0
 
 
-def _start(niceness: int, module: str, *arguments: str) -> int:
-    """Start a module of ours in a session of its own, without input; return its process id.
+def _start(niceness: int, module: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a module of ours in a session of its own, without input.
 
     Raises:
         OSError: It cannot be started.
-        NotImplementedError: This system cannot start processes so.
     """
     orders = isolated(module, *arguments, niceness=niceness)
-    return os.posix_spawn(sys.executable, orders, os.environ, file_actions=_NO_INPUT, setsid=True)
-
-
-def _status(process: int) -> int | None:
-    """Return the wait status of a child that has ended, None while it runs."""
-    try:
-        ended, status = os.waitpid(process, os.WNOHANG)
-    except ChildProcessError:
-        return 0
-    return status if ended else None
+    return subprocess.Popen(orders, stdin=subprocess.DEVNULL, start_new_session=True)
 
 
 def page_of(run: Path, window_id: int = 0) -> Path:
@@ -93,15 +81,15 @@ class Pages:
         file = page_of(self._run, window_id)
         try:
             drawing = _start(_DRAWING, "eroica.views.page", str(self._run), str(window_id), str(file), str(_PAGE_S))
-        except (OSError, NotImplementedError) as error:
+        except OSError as error:
             self._note(f"no page could be drawn: {error}")
             return
         until = time.monotonic() + _PAGE_S + 1.0
-        while (status := _status(drawing)) is None:
+        while drawing.poll() is None:
             if time.monotonic() >= until:  # it should have ended itself by then
-                os.kill(drawing, signal.SIGKILL)
+                drawing.kill()
             await asyncio.sleep(_POLL_S)
-        if status:
+        if drawing.returncode:
             of = f"window {window_id}" if window_id else "the job"
             self._note(f"the page of {of} was not drawn; see log/pages.log")
 
@@ -119,7 +107,7 @@ class Reporting:
         self._where = where
         self._note = note
         self._ours = ours
-        self._process = 0
+        self._process: subprocess.Popen[bytes] | None = None
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self, patience_s: float) -> None:
@@ -146,13 +134,13 @@ class Reporting:
             self._process = _start(
                 _REPORTING, "eroica.fleet.reporting", str(where.run), where.job, where.host, str(os.getpid())
             )
-        except (OSError, NotImplementedError) as error:
+        except OSError as error:
             self._note(f"nothing is reported to the fleet: {error}")
 
     def _runs(self) -> bool:
-        status = _status(self._process) if self._process else 0
-        if status:
-            log.warning("the reporter to the fleet ended with status %d; see log/fleet.log", status)
-        if status is not None:
-            self._process = 0
-        return status is None
+        if self._process is None or self._process.poll() is None:
+            return self._process is not None
+        if self._process.returncode:
+            log.warning("the reporter to the fleet ended with status %d; see log/fleet.log", self._process.returncode)
+        self._process = None
+        return False

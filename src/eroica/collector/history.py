@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
 from eroica import __version__
-from eroica.collector.recurrence import Course, Sighting, believe, courses_in, follow_causes, recurrence_of, same_place
+from eroica.collector.recurrence import Course, courses_in, follow_causes, same_place
 from eroica.model.lost import Lost
 from eroica.model.shares import percent
 from eroica.model.verdict import (
@@ -36,6 +35,8 @@ _TIE = 0.75
 _SUCCEEDS = 2
 #: Windows that a sentence lists.
 _MOST_SHOWN = 8
+#: A job whose baseline window already shows a cause of this gain is looked at again, for longer.
+_EARLY_GAIN = 0.1
 
 
 class Hints(NamedTuple):
@@ -44,7 +45,6 @@ class Hints(NamedTuple):
     Attributes:
         slowed: How many times the best mean iteration the last one was, on the worker where that is most.
         loss: Which workers vanished from a command that failed, if nobody saw who was first.
-        suspicion: The verdict on the baseline window, if that shows a slow job and nobody has looked again.
         missed: Why the last window that was opened for a slowdown came to nothing; "" if none did.
         failure: How the command failed, and who ended first; "" if it did not.
         gaps: Which workers were not watched all along, and why (`eroica.collector.lives`).
@@ -55,7 +55,6 @@ class Hints(NamedTuple):
 
     slowed: float = 1.0
     loss: str = ""
-    suspicion: Verdict | None = None
     missed: str = ""
     failure: str = ""
     gaps: tuple[str, ...] = ()
@@ -126,7 +125,7 @@ def final_verdict(
     if last is not None:
         return _in_full(verdicts[last], hints)
     counting = _not_refuted({window_id: one for window_id, one in sorted(verdicts.items()) if window_id not in passed})
-    found = _of_leaders(counting)
+    found = _of_causes(counting)
     if found is None:
         coverage = Coverage(workers_expected=workers_expected, workers_reported=workers_seen)
         found = _without_cause(job, verdicts, counting, coverage, hints)
@@ -144,17 +143,19 @@ def _not_refuted(verdicts: Mapping[int, Verdict]) -> dict[int, Verdict]:
     }
 
 
-def _of_leaders(counting: Mapping[int, Verdict]) -> Verdict | None:
-    """The verdict that the causes of windows support; None without any cause."""
-    leaders = _leaders(counting)
-    if not leaders:
+def _of_causes(counting: Mapping[int, Verdict]) -> Verdict | None:
+    """The verdict that the causes of windows support; None without any cause.
+
+    The heaviest comes first; of equals slow iterations before a standstill that the job survived, then the newest.
+    """
+    led = [course for course in follow_causes(counting) if course.leads]
+    led.sort(key=lambda one: (one.weight, not one.blocked, one.best.window_id), reverse=True)
+    if not led:
         return None
-    first, rival = leaders[0], next((one for one in leaders[1:] if _is_rival(leaders[0], one)), None)
-    if rival is not None and _succeeds(rival, first):
-        return _supported(rival, counting)
-    if rival is not None and not _succeeds(first, rival):
-        return _undecided(first, rival, counting)
-    return _supported(first, counting)
+    first, rival = led[0], next((one for one in led[1:] if _is_rival(led[0], one)), None)
+    if rival is None or _succeeds(first, rival):
+        return _supported(first, counting)
+    return _supported(rival, counting) if _succeeds(rival, first) else _undecided(first, rival, counting)
 
 
 def _without_cause(
@@ -169,81 +170,56 @@ def _without_cause(
             final = _nothing_looked_wrong(job, {}, coverage, hints, f"window {max(told)} found nothing wrong")
         weighed = (one.considered for _, one in sorted(told.items(), reverse=True) if one.considered)
         return msgspec.structs.replace(final, considered=next(weighed, ()))
-    if hints.suspicion is not None and not hints.is_doubtful:
+    if hints.look is not None and looks_slow(hints.look) and not hints.is_doubtful:
         return _noted(
-            hints.suspicion,
+            hints.look,
             "this rests on the job's first, short window; the job was over before a longer one could confirm it",
         )
     return _nothing_looked_wrong(job, verdicts, coverage, hints)
 
 
-@dataclass(frozen=True)
-class _Leader:
-    """A course that led at least one window's verdict, and the sighting that shows it best."""
-
-    course: Course
-    best: Sighting
-
-    @property
-    def weight(self) -> float:
-        return self.course.weight(self.best.finding)
-
-    @property
-    def windows(self) -> list[int]:
-        return [one.window_id for one in self.course.agreeing(self.best.finding)]
+def looks_slow(look: Verdict) -> bool:
+    """Return whether the verdict on a baseline window shows a job that is slow from its start."""
+    return look.verdict == "slow" and look.cause is not None and (look.cause.gain or 0.0) >= _EARLY_GAIN
 
 
-def _leaders(verdicts: Mapping[int, Verdict]) -> list[_Leader]:
-    """Heaviest first; of equals slow iterations before a standstill that the job survived, then the newest."""
-    courses = ((course, course.best) for course in follow_causes(verdicts))
-    leaders = [_Leader(course, best) for course, best in courses if best is not None]
-    return sorted(leaders, key=lambda one: (one.weight, not one.course.blocked, one.best.window_id), reverse=True)
-
-
-def _is_rival(first: _Leader, other: _Leader) -> bool:
+def _is_rival(first: Course, other: Course) -> bool:
     """Return whether both causes weigh alike and would send a person to different places."""
     return (
-        other.course.blocked == first.course.blocked
+        other.blocked == first.blocked
         and other.weight >= _TIE * first.weight
-        and first.course.windows.isdisjoint(other.course.windows)
+        and first.windows.isdisjoint(other.windows)
         and not same_place(first.best.finding, other.best.finding)
     )
 
 
-def _succeeds(later: _Leader, earlier: _Leader) -> bool:
+def _succeeds(later: Course, earlier: Course) -> bool:
     """Return whether the later cause was seen again and again after the earlier one had gone."""
-    return len(later.windows) >= _SUCCEEDS and min(later.windows) > max(earlier.windows)
+    return len(later.backing) >= _SUCCEEDS and min(later.backing) > max(earlier.backing)
 
 
-def _supported(leader: _Leader, verdicts: Mapping[int, Verdict]) -> Verdict:
+def _supported(leader: Course, verdicts: Mapping[int, Verdict]) -> Verdict:
     """The verdict of the window that shows the cause best, with what all windows say of its causes."""
     verdict = verdicts[leader.best.window_id]
     if len(verdicts) < 2 and verdict.verdict == "blocked":
         return verdict
     courses = courses_in(leader.best.window_id, verdicts)
     findings = tuple(
-        _mark(finding, courses[finding.order], verdicts) if finding.order in courses else finding
-        for finding in verdict.findings
+        _mark(finding, courses[finding.order]) if finding.order in courses else finding for finding in verdict.findings
     )
-    recurrence = recurrence_of(leader.course, leader.best.finding, verdicts)
-    summary = _wandering(leader) if recurrence.kind == "rotating" else verdict.summary
+    recurrence = leader.recurrence(leader.best.finding)
+    summary = _wandering(leader.best.finding) if recurrence.kind == "rotating" else verdict.summary
     said = _seen(recurrence, verdicts)
     return msgspec.structs.replace(verdict, findings=findings, summary=" ".join(filter(None, (summary, said))))
 
 
-def _mark(finding: Finding, course: Course, verdicts: Mapping[int, Verdict]) -> Finding:
-    recurrence = recurrence_of(course, finding, verdicts)
-    confidence = believe(course, finding, verdicts)
+def _mark(finding: Finding, course: Course) -> Finding:
+    recurrence = course.recurrence(finding)
+    marked = msgspec.structs.replace(finding, recurrence=recurrence, confidence=course.belief(finding))
     if recurrence.kind != "rotating":
-        return msgspec.structs.replace(finding, recurrence=recurrence, confidence=confidence)
-    return msgspec.structs.replace(
-        finding,
-        recurrence=recurrence,
-        confidence=confidence,
-        workers=(),
-        scope="rotating",
-        evidence=(_who_when(course), *finding.evidence),
-    )
+        return marked
+    evidence = (_who_when(course), *finding.evidence)
+    return msgspec.structs.replace(marked, workers=(), scope="rotating", evidence=evidence)
 
 
 def _who_when(course: Course) -> str:
@@ -254,8 +230,7 @@ def _who_when(course: Course) -> str:
     return f"It was {', '.join(who)}{more}."
 
 
-def _wandering(leader: _Leader) -> str:
-    finding = leader.best.finding
+def _wandering(finding: Finding) -> str:
     where = f" in {finding.function.name}" if finding.function.name != NO_FUNCTION else ""
     cost = f" It costs about {percent(finding.gain)} of an iteration." if finding.gain is not None else ""
     return f"{finding.cause}{where} moves from worker to worker, and none of them is to blame alone.{cost}"
@@ -271,12 +246,12 @@ def _seen(recurrence: Recurrence, verdicts: Mapping[int, Verdict]) -> str:
     return f"{history(recurrence)}{gone}."
 
 
-def _undecided(first: _Leader, other: _Leader, verdicts: Mapping[int, Verdict]) -> Verdict:
+def _undecided(first: Course, other: Course, verdicts: Mapping[int, Verdict]) -> Verdict:
     """Windows that contradict each other: both causes side by side, in the frame of the newest of the two."""
     both = sorted((first, other), key=lambda one: one.best.window_id)
     newest = verdicts[both[-1].best.window_id]
     findings = tuple(
-        msgspec.structs.replace(_mark(one.best.finding, one.course, verdicts), order=order, explains=())
+        msgspec.structs.replace(_mark(one.best.finding, one), order=order, explains=())
         for order, one in enumerate(both, 1)
     )
     summary = (
@@ -290,18 +265,18 @@ def _undecided(first: _Leader, other: _Leader, verdicts: Mapping[int, Verdict]) 
     )
 
 
-def _weighed(leader: _Leader, verdicts: Mapping[int, Verdict]) -> list[Hypothesis]:
+def _weighed(leader: Course, verdicts: Mapping[int, Verdict]) -> list[Hypothesis]:
     """Return the hypothesis that a leader was in the window that shows it best; none where nothing was weighed."""
     what, whom = leader.best.finding.cause, leader.best.finding.workers
     weighed = verdicts[leader.best.window_id].considered
     return [one for one in weighed if one.decision == NAMED and (one.cause, one.workers) == (what, whom)]
 
 
-def _claim(leader: _Leader) -> str:
+def _claim(leader: Course) -> str:
     finding = leader.best.finding
     where = worker_list(finding.workers) if finding.scope == "some" else f"{finding.scope} workers"
-    where = "changing workers" if finding.scope == "rotating" or leader.course.wanders else where
-    return f"{window_list(leader.windows)} found {finding.cause} ({finding.function.name}) on {where}"
+    where = "changing workers" if finding.scope == "rotating" or leader.wanders else where
+    return f"{window_list(leader.backing)} found {finding.cause} ({finding.function.name}) on {where}"
 
 
 def _in_full(verdict: Verdict, hints: Hints) -> Verdict:
@@ -326,16 +301,15 @@ def _noted(verdict: Verdict, *notes: str) -> Verdict:
     return msgspec.structs.replace(verdict, coverage=coverage)
 
 
-def _how_often(stood_still: Mapping[int, Verdict]) -> str:
-    """Say how often: several windows may look at one standstill, which has one iteration."""
+def _survived(stood_still: Mapping[int, Verdict]) -> tuple[str, str]:
+    """Say how often the job stood still and went on, and what held it the last time; "" for what is not known.
+
+    Several windows may look at one standstill, which has one iteration.
+    """
     places = {at if one.window is None else one.window.last_iteration for at, one in stood_still.items()}
-    return "once" if len(places) == 1 else f"{len(places)} times"
-
-
-def _last_word(stood_still: Mapping[int, Verdict]) -> str:
-    """Quote the last window that found a cause; "" without any."""
-    told = [at for at, one in stood_still.items() if one.cause is not None]
-    return f"Window {max(told)} says what held it: {stood_still[max(told)].summary}" if told else ""
+    times = "once" if len(places) == 1 else f"{len(places)} times"
+    told = [f" Window {at} says what held it: {one.summary}" for at, one in sorted(stood_still.items()) if one.cause]
+    return f"; the job stood still {times}, and went on" if places else "", told[-1] if told else ""
 
 
 def _nothing_looked_wrong(
@@ -355,12 +329,11 @@ def _nothing_looked_wrong(
     elif seen and hints.loss:
         summary = f"Iterations never looked slow, but {hints.loss}; the command's own output may say it."
     elif seen:
-        times, why = (_how_often(stood_still), _last_word(stood_still)) if stood_still else ("", "")
+        stood, why = _survived(stood_still)
         course = f"{ended}, no more than they vary by" if ended else "never got slower"
-        course += f"; the job stood still {times}, and went on" if times else ""
         start = "No window was judged: i" if look is None else "Healthy: i" if word == "healthy" else "I"
         shown = "" if look is None else f" {_shown(look, word)}"
-        summary = f"{start}terations of {who} {course}.{shown}{f' {why}' if why else ''}"
+        summary = f"{start}terations of {who} {course}{stood}.{shown}{why}"
         notes = (f"no window was captured: {hints.unseen}",) if hints.unseen else ()
         slow = "a job that is slow on all workers from its start shows no change; see --expected-iteration-s"
         notes = (*notes, *(look.coverage.notes if look is not None else ()), slow)

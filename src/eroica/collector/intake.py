@@ -12,13 +12,12 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 from msgspec import inspect
 
+from eroica.archive.load import check_pattern
 from eroica.errors import InputError
 from eroica.model.look import HostLooks, WorkerLook
 from eroica.model.pattern import WorkerPattern
-from eroica.model.rows import RowTable
 from eroica.model.window import bounded_setup
 from eroica.model.worker import Worker
 from eroica.wire.beat import ANNOUNCED
@@ -212,42 +211,13 @@ def clean_looks(looks: HostLooks) -> HostLooks:
     return clean(msgspec.structs.replace(looks, host=host, first=first, second=second, notes=notes))
 
 
-def clean_head(pattern: WorkerPattern) -> WorkerPattern:
-    """A pattern, or its head alone, whose worker and iterations are possible.
+def clean_pattern(pattern: WorkerPattern) -> WorkerPattern:
+    """A pattern whose worker, iterations and numbers are possible.
 
     Raises:
         InputError: It is none.
     """
     worker = clean_worker(pattern.worker, _clean_host(pattern.worker.host))
-    if not 0 <= pattern.first_iteration <= pattern.last_iteration <= MAX_ITERATION:
-        raise InputError(f"a pattern of iterations {pattern.first_iteration} to {pattern.last_iteration}")
-    return msgspec.structs.replace(pattern, worker=worker)
-
-
-def clean_pattern(pattern: WorkerPattern) -> WorkerPattern:
-    """A pattern whose worker is possible and whose numbers are all finite.
-
-    Raises:
-        InputError: It is none.
-    """
-    worker = clean_head(pattern).worker
-    rest = msgspec.structs.replace(pattern, functions=(), process_groups=())  # these have whole numbers only
-    rows = RowTable.of(pattern.functions).numbers
-    if not (np.isfinite(rows).all() and _finite(msgspec.to_builtins(rest, builtin_types=(bytes,)))):
-        raise InputError(f"the pattern of worker {worker.global_rank} has numbers that are none")
     notes = _items(pattern.notes, _MOST["notes"], clean_text)
-    return msgspec.structs.replace(pattern, worker=worker, notes=notes, setup=bounded_setup(pattern.setup))
-
-
-def _finite(tree: Any) -> bool:
-    """No NaN and no infinity in plain containers."""
-    waiting = [tree]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, dict):
-            waiting.extend(item.values())
-        elif isinstance(item, list | tuple):
-            waiting.extend(item)
-        elif isinstance(item, float) and not math.isfinite(item):
-            return False
-    return True
+    setup = bounded_setup(pattern.setup)
+    return check_pattern(msgspec.structs.replace(pattern, worker=worker, notes=notes, setup=setup))

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
-from eroica.archive.load import SavedWindow, open_run
-from eroica.archive.store import UNDERWAY_FILE
+from eroica.archive.forget import UNDERWAY_FILE
+from eroica.archive.load import SavedWindow, open_run, read_noted
 from eroica.collector.arrivals import heads_in
 from eroica.collector.intake import clean_text
 from eroica.model.history import IterationHistory
@@ -23,7 +23,6 @@ from eroica.model.window import UnderwayRecord, Window
 from eroica.report.phrases import in_short
 from eroica.wire.messages import JobStatus, WindowLine
 
-Record = TypeVar("Record")
 _MAX_WINDOWS = 10_000
 _MOST_UNREADABLE = 5
 OVER = ("done", "given up", "failed", "lost", "passed", "restarted")
@@ -66,7 +65,8 @@ def read_history(run: Path, why: str) -> History:
         why: What became of the collector before.
     """
     saved, notes = open_run(run), [f"the collector was started again: {why}"]
-    lines = _lines(run, notes)
+    status = read_noted(run / "status.json", lambda text: msgspec.json.decode(text, type=JobStatus), notes)
+    lines = {} if status is None else {line.window_id: line for line in status.windows[:_MAX_WINDOWS]}
     there = {one.window_id: one for one in saved.windows}
     notes += [*saved.notes, *(note for one in saved.windows for note in one.notes)]
     windows = {at: one.window for at, one in there.items() if one.window is not None}
@@ -95,7 +95,8 @@ def _underway(windows: dict[int, SavedWindow], lines: dict[int, WindowLine], not
     is_over = newest in lines and lines[newest].phase in OVER
     if not newest or is_over or (windows[newest].directory / "verdict.json").exists():
         return None
-    found = _read(windows[newest].directory / UNDERWAY_FILE, UnderwayRecord, notes)
+    path = windows[newest].directory / UNDERWAY_FILE
+    found = read_noted(path, lambda text: msgspec.json.decode(text, type=UnderwayRecord), notes)
     return found if found is not None and found.window.window_id == newest and not found.resumed else None
 
 
@@ -133,21 +134,6 @@ def _said(verdict: Verdict) -> dict[str, str]:
     return {"verdict": verdict.verdict, "summary": verdict.summary, "cause": cause}
 
 
-def _lines(run: Path, notes: list[str]) -> dict[int, WindowLine]:
-    status = _read(run / "status.json", JobStatus, notes)
-    return {} if status is None else {line.window_id: line for line in status.windows[:_MAX_WINDOWS]}
-
-
-def _read(path: Path, kind: type[Record], notes: list[str]) -> Record | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError) as error:  # a ValidationError is a DecodeError
-        notes.append(f"{path.parent.name}/{path.name} cannot be read and was left out: {error}")
-        return None
-
-
 #: Notes of agents that are kept; ours have as much room again.
 _MOST_NOTES = 100
 #: Phases in which a window has ended without a verdict.
@@ -167,6 +153,7 @@ class Ledger:
 
     Attributes:
         verdicts: By window id.
+        windows: Those that were shown, by id.
         notes: What people should know, each once.
         last_id: Of the newest window.
         listen: Told of each window that came into another phase.
@@ -180,7 +167,7 @@ class Ledger:
         self.listen: Callable[[News], object] = lambda news: None
         self.unseen = ""
         self._lines: dict[int, WindowLine] = {}
-        self._windows: dict[int, Window] = {}
+        self.windows: dict[int, Window] = {}
         self._told = 0
 
     @property
@@ -206,23 +193,19 @@ class Ledger:
             self.verdicts[window.window_id] = verdict
         if phase == "done":
             self.unseen = ""
-        self._windows[window.window_id] = window
+        self.windows[window.window_id] = window
         self._lines[window.window_id] = _line_of(window, phase, **said)
         self.listen(News(window, phase, verdict))
 
     def move(self, window_id: int, phase: str) -> None:
         """A window that has its verdict comes into another phase."""
-        self.show(self._windows[window_id], phase, self.verdicts[window_id])
+        self.show(self.windows[window_id], phase, self.verdicts[window_id])
 
     def judged(self, *phases: str, purpose: str = "") -> frozenset[int]:
         """Windows that have a verdict and are in one of these phases; only those of a purpose, if one is given."""
-        lines = (self._lines[one] for one in self.verdicts if one in self._windows)
+        lines = (self._lines[one] for one in self.verdicts if one in self.windows)
         found = (line for line in lines if line.phase in phases and purpose in ("", line.purpose))
         return frozenset(line.window_id for line in found)
-
-    def last_iteration(self, window_id: int) -> int:
-        """The last iteration of a window that was shown."""
-        return self._windows[window_id].last_iteration
 
     def note(self, text: str) -> bool:
         """Remember something that people should know; bounded. False if it was known or there is no room."""
@@ -241,7 +224,7 @@ class Ledger:
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended."""
         self._lines.update({line.window_id: line for line in history.lines})
-        self._windows.update({window.window_id: window for window in history.windows})
+        self.windows.update({window.window_id: window for window in history.windows})
         self.verdicts.update(history.verdicts)
         self.last_id = history.last_id + 1  # one may have been asked for that left no trace
         for note in history.notes:

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from eroica.collector.access import TokenGate, body_of, shows_token
+from eroica.collector.access import body_of, shows_token
 from eroica.collector.scraping import Scraping
 from eroica.collector.service import Collector, Handler
 from eroica.errors import InputError, UsageError
@@ -32,7 +32,7 @@ from eroica.wire.address import (
     listening,
     loopback_domain,
 )
-from eroica.wire.guarded_server import Server, config_for
+from eroica.wire.guarded_server import Server
 from eroica.wire.messages import OpenReply, OpenRequest
 
 log = logging.getLogger("eroica.collector")
@@ -102,10 +102,9 @@ class Doors:
             Route("/v1/elsewhere", _from_this_host(self._elsewhere), methods=["POST"]),
         ]
         self._live = collector.live
-        gate = TokenGate(collector.application(routes), collector.token, collector.live.visitors)
         self.metrics = Scraping(collector, host)
         collector.listeners.append(self.metrics.judged)
-        self._application: ASGIApp = self.metrics.before(gate)
+        self._application: ASGIApp = self.metrics.before(collector.application(routes))
 
     async def open(self, door: Endpoint | None = None, former: Endpoint | None = None) -> None:
         """Listen on loopback, where one listened before if that is given, and on the named door; say where.
@@ -131,7 +130,7 @@ class Doors:
                 if self.elsewhere.is_set():  # what it says is out of date
                     for name in ("status.json", "history.json"):
                         (self._run / name).unlink(missing_ok=True)
-        self._live.close()  # or open pages would hold up the servers
+        self._live.telling.close()  # or open pages would hold up the servers
         self.metrics.withdraw()
         for server, _ in self._servers:
             server.should_exit = True
@@ -144,8 +143,8 @@ class Doors:
         )
 
     async def _serve(self, listener: socket.socket, application: ASGIApp | None = None) -> str:
-        config = config_for(application or self._application, timeout_graceful_shutdown=_PAGE_S)
-        server = Server(config, partial(shows_token, self._token))
+        known = partial(shows_token, self._token)
+        server = Server(application or self._application, known, timeout_graceful_shutdown=_PAGE_S)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         self._servers.append((server, task))
         while not server.started and not task.done():

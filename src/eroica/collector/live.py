@@ -2,7 +2,7 @@
 
 `access` says who may see them. Readers are sent the state of the job as server-sent events. While nobody reads, nothing
 is computed. While somebody does, one task looks at the job a few times a second and encodes what has changed, once for
-all readers (`Feed`); each reader is one loop that sends what it has not seen yet. Whoever has seen everything up to
+all readers (`Telling`); each reader is one loop that sends what it has not seen yet. Whoever has seen everything up to
 version 41 gets each topic that has changed since, once, as it is now. So a slow reader costs no memory and never sees a
 backlog, and one that comes back later is told only what it missed.
 """
@@ -16,7 +16,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,6 +33,7 @@ from eroica.errors import InputError
 from eroica.model.words import clean, sentence
 from eroica.views.live_page import ASSETS, REPORT_POLICY, asset, draw_page, job_now, verdict_now, window_now, worker_now
 from eroica.wire.address import endpoint_of, is_loopback, page_link, read_address
+from eroica.wire.codec import decode_json
 from eroica.wire.messages import ProfileRequest, WindowLine
 from eroica.wire.places import belongs_to_us, host_name, read_private
 
@@ -80,14 +81,13 @@ class Sibling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def siblings(run: Path) -> tuple[Sibling, ...]:
-    """Run directories beside `run`, the latest first; what cannot be read is left out."""
-    found = sorted(
-        (each for path in _beside(run) if (each := _seen(path)) is not None),
-        key=lambda one: (one.running, one.changed),
-        reverse=True,
-    )
-    shown = (_judged(run.parent / each.name, each) for each in found[:_MOST_SHOWN])
-    return tuple(each for each in shown if each is not None)
+    """Run directories beside `run`, the latest first, with the verdicts that can be read."""
+    near: list[Path] = []
+    with contextlib.suppress(OSError), os.scandir(run.parent) as entries:
+        near = [Path(entry.path) for entry, _ in zip(entries, range(_MOST_SEEN), strict=False) if entry.is_dir()]
+    found = [_seen(path) for path in near if path != run and path.name.isprintable() and belongs_to_us(path)]
+    latest = sorted(filter(None, found), key=lambda one: (one.running, one.changed), reverse=True)[:_MOST_SHOWN]
+    return tuple(one if one.running else _judged(run.parent / one.name, one) for one in latest)
 
 
 def sibling_link(run: Path, name: str) -> str | None:
@@ -104,15 +104,6 @@ def _link(path: Path) -> str | None:
     return page_link(address) if lives else None
 
 
-def _beside(run: Path) -> Iterable[Path]:
-    try:
-        with os.scandir(run.parent) as entries:
-            near = [Path(entry.path) for entry, _ in zip(entries, range(_MOST_SEEN), strict=False) if entry.is_dir()]
-    except OSError:
-        return []
-    return [path for path in near if path != run and path.name.isprintable() and belongs_to_us(path)]
-
-
 def _seen(path: Path) -> Sibling | None:
     """A run directory without its verdict; None if it is none. Only that of the latest ones is worth reading."""
     for name in ("status.json", "verdict.json"):
@@ -122,17 +113,12 @@ def _seen(path: Path) -> Sibling | None:
     return None
 
 
-def _judged(path: Path, sibling: Sibling) -> Sibling | None:
-    """Add its final verdict to a job, if there is one; None where that cannot be read."""
-    if sibling.running:
-        return sibling
-    try:
-        word = msgspec.json.decode(read_private(path / "verdict.json", _MOST_BYTES), type=_Word)
-    except FileNotFoundError:
-        return sibling
-    except (OSError, ValueError, RecursionError):
-        return None
-    return msgspec.structs.replace(sibling, verdict=clean(word.verdict, 20), summary=sentence(word.summary))
+def _judged(path: Path, sibling: Sibling) -> Sibling:
+    """Add its final verdict to a job, if there is one that can be read."""
+    with contextlib.suppress(OSError, InputError):
+        word = decode_json(read_private(path / "verdict.json", _MOST_BYTES), _Word)
+        return msgspec.structs.replace(sibling, verdict=clean(word.verdict, 20), summary=sentence(word.summary))
+    return sibling
 
 
 class Position(NamedTuple):
@@ -145,54 +131,6 @@ class Position(NamedTuple):
 
     version: int = 0
     pace: int = 0
-
-
-class Feed:
-    """Topics of one collector.
-
-    Args:
-        epoch: Names this collector's life; positions of another one mean nothing here.
-    """
-
-    def __init__(self, epoch: str) -> None:
-        self.epoch = epoch
-        self.version = 0
-        self._topics: dict[str, tuple[int, bytes]] = {}
-
-    def put(self, topic: str, event: str, data: bytes) -> None:
-        """Say what a topic is now; nothing happens if it was told before.
-
-        Args:
-            topic: Its name.
-            event: What pages know it as; several topics may share one.
-            data: JSON on one line.
-        """
-        framed = frame(event, data)
-        known = self._topics.get(topic)
-        if known is None or known[1] != framed:
-            self.version += 1
-            self._topics[topic] = self.version, framed
-
-    def keep(self, prefix: str, most: int) -> None:
-        """Forget the oldest topics whose name begins like this, beyond so many."""
-        names = [name for name in self._topics if name.startswith(prefix)]
-        for name in names[: max(len(names) - most, 0)]:
-            del self._topics[name]
-
-    def since(self, version: int) -> list[bytes]:
-        """Events for who has seen everything up to a version, in the order of change."""
-        return [framed for at, framed in sorted(self._topics.values()) if at > version]
-
-    def identify(self, position: Position) -> bytes:
-        """The line that goes in front of an event: `Last-Event-ID` after it."""
-        return f"id: {self.epoch}.{position.version}.{position.pace}\n".encode()
-
-    def position(self, event_id: str) -> Position | None:
-        """Return the position of a reader that gives this id; None if that is no position in this feed."""
-        found = re.fullmatch(r"([0-9a-f]+)\.([0-9]{1,15})\.([0-9]{1,15})", event_id)
-        if found is None or found[1] != self.epoch or int(found[2]) > self.version:
-            return None
-        return Position(int(found[2]), int(found[3]))
 
 
 def frame(event: str, data: bytes) -> bytes:
@@ -213,7 +151,9 @@ class Telling:
     def __init__(self, collector: Collector) -> None:
         self.readers = 0
         self._collector = collector
-        self._feed = Feed(secrets.token_hex(4))
+        self._epoch = secrets.token_hex(4)  # names this collector's life; positions of another one mean nothing here
+        self._version = 0
+        self._topics: dict[str, tuple[int, bytes]] = {}
         self._pace: dict[int, tuple[int, bytes]] = {}
         self._reports: set[int] = set()
         self._news = asyncio.Event()
@@ -222,46 +162,49 @@ class Telling:
 
     def close(self) -> None:
         """Tell the readers how it ended, and let them go."""
+        self._closed = True
         if self.readers:
             self.look()
-        self._closed = True
         if self._looking is not None:
             self._looking.cancel()
-        self.wake()
 
     async def follow(self, last_id: str = "") -> AsyncGenerator[bytes, None]:
         """Events after one of this id, else all there are, until the collector ends or the reader goes."""
-        self.readers += 1
-        position = self._feed.position(last_id)
-        try:
-            self.look()
-            if self._looking is None or self._looking.done():
-                self._looking = asyncio.get_running_loop().create_task(self._keep_looking())
-            hello = {"epoch": self._feed.epoch, "resumed": position is not None, "now": time.time()}
-            yield frame("hello", msgspec.json.encode(hello))
-            at, news = position or Position(), self._news
-            while True:
-                new, events = self._since(at)
-                if events:
-                    yield events
-                elif not self._closed:
-                    try:
-                        await asyncio.wait_for(news.wait(), BEAT_S)
-                    except asyncio.TimeoutError:  # not the same as TimeoutError before Python 3.11
-                        yield frame("beat", msgspec.json.encode({"now": time.time()}))
-                if self._closed and not events:
-                    yield frame("bye", msgspec.json.encode({"run": str(self._collector.run_directory)}))
-                    return
-                at, news = new, self._news
-        finally:
-            self.readers -= 1
+        position = self._position(last_id)
+        self.look()
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._keep_looking())
+        hello = {"epoch": self._epoch, "resumed": position is not None, "now": time.time()}
+        yield frame("hello", msgspec.json.encode(hello))
+        at, news = position or Position(), self._news
+        while True:
+            new, events = self._since(at)
+            if events:
+                yield events
+            elif not self._closed:
+                try:
+                    await asyncio.wait_for(news.wait(), BEAT_S)
+                except asyncio.TimeoutError:  # not the same as TimeoutError before Python 3.11
+                    yield frame("beat", msgspec.json.encode({"now": time.time()}))
+            if self._closed and not events:
+                yield frame("bye", msgspec.json.encode({"run": str(self._collector.run_directory)}))
+                return
+            at, news = new, self._news
+
+    def _position(self, event_id: str) -> Position | None:
+        """Return the position of a reader that gives this id; None if that is none of ours."""
+        found = re.fullmatch(r"([0-9a-f]+)\.([0-9]{1,15})\.([0-9]{1,15})", event_id)
+        if found is None or found[1] != self._epoch or int(found[2]) > self._version:
+            return None
+        return Position(int(found[2]), int(found[3]))
 
     def _since(self, at: Position) -> tuple[Position, bytes]:
         pace, stretches = self._pace_since(at.pace)
-        new = Position(self._feed.version, pace)
-        events = [*self._feed.since(at.version), *([stretches] if stretches else [])]
-        if events:
-            events[-1] = self._feed.identify(new) + events[-1]
+        new = Position(self._version, pace)
+        events = [framed for version, framed in sorted(self._topics.values()) if version > at.version]
+        events += [stretches] if stretches else []
+        if events:  # the line in front of an event: `Last-Event-ID` after it
+            events[-1] = f"id: {self._epoch}.{new.version}.{new.pace}\n".encode() + events[-1]
         return new, b"".join(events)
 
     def _pace_since(self, version: int) -> tuple[int, bytes]:
@@ -277,39 +220,44 @@ class Telling:
         while self.readers and not self._closed:
             if time.monotonic() - beside >= _SIBLINGS_S:
                 others = await asyncio.to_thread(siblings, self._collector.run_directory)
-                self._feed.put("jobs", "jobs", msgspec.json.encode(others))
+                self._put("jobs", "jobs", others)
                 beside = time.monotonic()
             began = time.thread_time()
             self.look()
-            self.wake()
             await asyncio.sleep(max(LOOK_S, (time.thread_time() - began) / MOST_CORE))
 
-    def wake(self) -> None:
-        """Readers send what is new."""
-        self._news.set()
-        self._news = asyncio.Event()
-
     def look(self) -> None:
-        """Put into the feed what has changed."""
+        """Work out what has changed, and wake the readers."""
         self._pace.clear()
         collector = self._collector
         status, verdicts, final = collector.status(), collector.windows.ledger.verdicts, collector.final
-        put, encode = self._feed.put, msgspec.json.encode
         heard = job_now(status, lambda host: collector.windows.roll.hears(host, collector.clock()))
         for name, event in heard.items():
-            put(name, name, encode(event))
-        put("notes", "notes", encode(status.notes))
+            self._put(name, name, event)
+        self._put("notes", "notes", status.notes)
         for line in status.windows[-MOST_WINDOWS:]:
             report = self.report_of(line)
-            put(f"window {line.window_id}", "window", encode(window_now(line, report)))
+            self._put(f"window {line.window_id}", "window", window_now(line, report))
             verdict = verdicts.get(line.window_id)
             if verdict is not None:
-                put(f"verdict {line.window_id}", "verdict", encode(verdict_now(line.window_id, verdict, report)))
-        self._feed.keep("window ", MOST_WINDOWS)
-        self._feed.keep("verdict ", MOST_WINDOWS)
+                self._put(f"verdict {line.window_id}", "verdict", verdict_now(line.window_id, verdict, report))
+        for kind in ("window ", "verdict "):
+            names = [name for name in self._topics if name.startswith(kind)]
+            for name in names[: max(len(names) - MOST_WINDOWS, 0)]:  # the oldest
+                del self._topics[name]
         if final is not None:
             report = "/report" if (self._collector.run_directory / "index.html").is_file() else ""
-            put("final", "final", encode(verdict_now(0, final, report)))
+            self._put("final", "final", verdict_now(0, final, report))
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _put(self, topic: str, event: str, record: object) -> None:
+        """Say what a topic is now; several topics may share an event. Nothing happens if it was told before."""
+        framed = frame(event, msgspec.json.encode(record))
+        _, known = self._topics.get(topic, (0, b""))
+        if known != framed:
+            self._version += 1
+            self._topics[topic] = self._version, framed
 
     def report_of(self, line: WindowLine) -> str:
         """Path of a window's report; "" before there is one."""
@@ -323,20 +271,19 @@ class Telling:
 class Stream(StreamingResponse):
     """Server-sent events to one reader; a stuck reader is hung up on."""
 
-    def __init__(
-        self, events: AsyncGenerator[bytes, None], hang_up: Callable[[], None] | None, ended: Callable[[], None]
-    ) -> None:
-        super().__init__(events, media_type="text/event-stream")
-        self._ended = ended
-        self._events = events
+    def __init__(self, telling: Telling, last_id: str, hang_up: Callable[[], None] | None) -> None:
+        self._events = telling.follow(last_id)
+        super().__init__(self._events, media_type="text/event-stream")
+        self._telling = telling
         self._hang_up = hang_up
+        telling.readers += 1  # now: before the first event is asked for, others may come
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._ended()
+            self._telling.readers -= 1
 
     async def stream_response(self, send: Send) -> None:
         """Send until the reader goes, or takes nothing for long."""
@@ -366,46 +313,36 @@ class Live:
     Args:
         collector: The job's.
         page: What the link carries; default: made from the token.
+
+    Attributes:
+        visitors: Who may see the pages.
+        telling: Who follows them.
     """
 
     def __init__(self, collector: Collector, page: str) -> None:
         names = (name.strip() for name in collector.settings.page_hosts.split(","))
         self.visitors = Visitors(collector.token, frozenset(name for name in names if name), page)
         self._collector = collector
-        self._telling = Telling(collector)
-        self._streams = 0
+        self.telling = Telling(collector)
 
     def routes(self) -> list[Route]:
         """List the routes for `Collector.application`."""
         return [
-            Route("/", self._kept(self._page), methods=["GET"]),
-            Route("/live/{name}", self._kept(self._asset), methods=["GET"]),
-            Route("/report", self._kept(self._report), methods=["GET"]),
-            Route("/v1/events", self._kept(self._events), methods=["GET"]),
-            Route("/v1/window", self._kept(self._open_window), methods=["POST"]),
-            Route("/v1/windows", self._kept(self._windows), methods=["GET"]),
-            Route("/v1/windows/{window_id:int}/report", self._kept(self._report), methods=["GET"]),
-            Route("/v1/windows/{window_id:int}/verdict", self._kept(self._verdict), methods=["GET"]),
-            Route("/v1/workers/{rank:int}", self._kept(self._worker), methods=["GET"]),
-            Route("/v1/jobs/{name}", self._kept(self._sibling), methods=["GET"]),
+            Route("/", _page(self._whole), methods=["GET"]),
+            Route("/live/{name}", _page(self._asset), methods=["GET"]),
+            Route("/report", _page(self._report), methods=["GET"]),
+            Route("/v1/events", _page(self._events), methods=["GET"]),
+            Route("/v1/window", _page(self._open_window), methods=["POST"]),
+            Route("/v1/windows", _page(self._windows), methods=["GET"]),
+            Route("/v1/windows/{window_id:int}/report", _page(self._report), methods=["GET"]),
+            Route("/v1/windows/{window_id:int}/verdict", _page(self._verdict), methods=["GET"]),
+            Route("/v1/workers/{rank:int}", _page(self._worker), methods=["GET"]),
+            Route("/v1/jobs/{name}", _page(self._sibling), methods=["GET"]),
         ]
-
-    def close(self) -> None:
-        """Tell the readers how it ended, and let them go."""
-        self._telling.close()
-
-    def _kept(self, handler: Handler) -> Handler:
-        """Guard a route: only visitors who may see the page get there."""
-
-        async def kept(request: Request) -> Response:
-            refusal = self.visitors.answer(request)
-            return refusal if refusal is not None else with_headers(await handler(request))
-
-        return kept
 
     # ------------------------------------------------------------------ pages
 
-    async def _page(self, request: Request) -> Response:
+    async def _whole(self, request: Request) -> Response:
         one = self._collector
         page = draw_page(one.status(), one.final, one.run_directory, one.settings.window_s)
         return Response(page, media_type="text/html; charset=utf-8")
@@ -442,13 +379,12 @@ class Live:
         except (InputError, ValueError, RecursionError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         answer = self._collector.windows.asked(self._collector.clock(), asked)
-        self._telling.look()
-        self._telling.wake()
+        self.telling.look()
         return _json(answer, 409 if answer.refused else 200)
 
     async def _windows(self, request: Request) -> Response:
         lines = self._collector.status().windows
-        return _json([window_now(line, self._telling.report_of(line)) for line in lines])
+        return _json([window_now(line, self.telling.report_of(line)) for line in lines])
 
     async def _verdict(self, request: Request) -> Response:
         verdict = self._collector.windows.ledger.verdicts.get(request.path_params["window_id"])
@@ -461,15 +397,20 @@ class Live:
         return _json(records) if records else _missing(f"there is no worker {rank}")
 
     async def _events(self, request: Request) -> Response:
-        if self._streams >= MAX_READERS:
+        if self.telling.readers >= MAX_READERS:
             error = f"{MAX_READERS} pages follow this job already; close one"
             return JSONResponse({"error": error}, status_code=503, headers={"retry-after": "10"})
         last = request.headers.get("last-event-id") or request.query_params.get("after", "")
-        self._streams += 1  # now: before the first event is asked for, others may come
-        return Stream(self._telling.follow(last), request.scope.get("eroica.hang_up"), self._stream_ended)
+        return Stream(self.telling, last, request.scope.get("eroica.hang_up"))
 
-    def _stream_ended(self) -> None:
-        self._streams -= 1
+
+def _page(handler: Handler) -> Handler:
+    """A route of pages for browsers."""
+
+    async def answered(request: Request) -> Response:
+        return with_headers(await handler(request))
+
+    return answered
 
 
 def _json(record: object, status: int = 200) -> Response:

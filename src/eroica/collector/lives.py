@@ -91,11 +91,6 @@ class _Life:
         elif status.ending is not None and status.ending.kind == "signed-off":
             self.ending = status.ending  # by now its process has ended, too, and its exit status may be known
 
-    def went_on(self, former: _Life) -> None:
-        """The launcher has started the worker again; what came before counts as long as it was watched."""
-        self.judged = self.judged or former.judged
-        self.failure, self.failed_at = former.failure or self.failure, former.failed_at or self.failed_at
-
 
 class Lives:
     """The processes of a job's workers; a restart by the launcher begins the next generation of them."""
@@ -118,7 +113,8 @@ class Lives:
             if life is None:
                 if len(self._all) >= 2 * MAX_WORKERS:
                     continue
-                if not status.ended and self._is_successor(status.worker):
+                gone = {self._lives[one].worker.global_rank for one in self._gone}
+                if not status.ended and status.worker.global_rank in gone:  # somebody takes their place
                     before = self.culprits(asked=False)
                     self._lives, self._gone = {}, set()
                 life = self._all[key] = self._lives[key] = _Life(status.worker, status.iteration, now)
@@ -126,9 +122,6 @@ class Lives:
             if key in self._lives:
                 (self._gone.discard if life.gone_at is None else self._gone.add)(key)
         return before
-
-    def _is_successor(self, worker: Worker) -> bool:
-        return any(self._lives[key].worker.global_rank == worker.global_rank for key in self._gone)
 
     # ------------------------------------------------------------------ questions
 
@@ -192,8 +185,9 @@ class Lives:
         for one in self._all.values():
             former = newest.get(one.worker.global_rank)
             newest[one.worker.global_rank] = one
-            if former is not None:
-                one.went_on(former)
+            if former is not None:  # started again; what came before counts, too
+                one.judged = one.judged or former.judged
+                one.failure, one.failed_at = former.failure or one.failure, former.failed_at or one.failed_at
         return newest
 
     def culprits(self, asked: bool) -> tuple[Death, ...]:
@@ -219,7 +213,10 @@ class Lives:
         gone = sorted((life for life in self._lives.values() if life.gone_at is not None), key=_gone_at)
         failed = [life for life in gone if life.died or (life.ending is not None and life.ending.number)]
         for life in (*failed, *gone):
-            how = _in_what_way(life.ending or Ending())
+            ending = life.ending or Ending()
+            how = f", with status {ending.number}" if ending.number else ""
+            how = f", by {signal_name(ending.number)}" if ending.kind == "signal" else how
+            how = ", killed for want of memory" if ending.out_of_memory else how
             return f"worker {life.worker.global_rank} was the first to end{how}, at iteration {life.iteration}"
         return ""
 
@@ -291,14 +288,6 @@ def in_words(death: Death) -> str:
         how = "was killed for want of memory"
     who = f"worker {death.worker.global_rank} ({death.worker.host}, pid {death.worker.pid})"
     return f"{who} {how} at iteration {death.iteration}"
-
-
-def _in_what_way(ending: Ending) -> str:
-    if ending.out_of_memory:
-        return ", killed for want of memory"
-    if ending.kind == "signal":
-        return f", by {signal_name(ending.number)}"
-    return f", with status {ending.number}" if ending.number else ""
 
 
 def _failures(failed: Sequence[_Life]) -> list[str]:

@@ -120,16 +120,14 @@ class Opening:
         if self._due is not None:
             due, self._due = self._due, None
             return due
-        if now < self.quiet_until:
+        is_quiet = now < self.quiet_until
+        if is_quiet:
             fresh = [] if self._is_early else [trigger for trigger in fresh if self._is_news(now, trigger)]
-            if not fresh:
-                return None
-            self._is_early = True
-        elif fresh:
-            self._is_early = False
-        if not fresh:
-            if not self._suspected or not self._looks_left:
-                return None
+        if fresh:
+            self._is_early = is_quiet
+        elif is_quiet or not (self._suspected and self._looks_left):
+            return None
+        else:
             self._looks_left -= 1
             return Wanted("early", self._suspected, self._settings.window_s)
         first = fresh[0]
@@ -182,7 +180,8 @@ class Opening:
         if purpose == "early" and verdict.verdict != "slow":  # a slowdown may still ask for its own
             return
         whole, self._whole = self._whole, None
-        if whole is not None and not _is_sure(verdict):
+        is_sure = verdict.verdict == "slow" and verdict.cause is not None and verdict.cause.confidence >= _SURE
+        if whole is not None and not is_sure:
             self._due = replace(whole, least=length)
             return
         self.absolved += verdict.verdict == "healthy"
@@ -220,11 +219,6 @@ class Opening:
                 baseline_s=window.baseline_iteration_s,
                 since=window.since,
             )
-
-
-def _is_sure(verdict: Verdict) -> bool:
-    """More of the window would change nothing: a cause is told with confidence."""
-    return verdict.verdict == "slow" and verdict.cause is not None and verdict.cause.confidence >= _SURE
 
 
 # --- length and first iteration of a window ---
@@ -287,45 +281,31 @@ def lead(iteration_s: float, hosts: int) -> int:
     return max(_LEAST_LEAD, math.ceil(lead_s / max(iteration_s, SHORTEST_S)))
 
 
-def events_of(probe: OrderResult, iteration_s: float) -> int:
-    """Trace events of one iteration, from a probe that may have met a short one.
+def events_of(first: OrderResult, last: OrderResult, iteration_s: float) -> int:
+    """Trace events of the mean iteration of one worker, from the last probe and, if that met a long one, the first.
 
-    Where iterations take turns (several updates for one rollout), most of the events are in the few that are long.
-
-    Args:
-        probe: What one worker answered.
-        iteration_s: The usual iteration, of the quickest worker, seconds.
-    """
-    longer = iteration_s / probe.duration_s if probe.duration_s > 0 else 1.0
-    return math.ceil(probe.events * longer) if longer > _UNLIKE else probe.events
-
-
-def is_long(probes: Iterable[OrderResult], iteration_s: float) -> bool:
-    """Return whether a probe met an iteration that is far longer than usual, so that its events stand for no other.
-
-    Args:
-        probes: What the workers answered.
-        iteration_s: The usual iteration, of the quickest worker, seconds.
-    """
-    return any(probe.duration_s > _UNLIKE * iteration_s > 0 for probe in probes)
-
-
-def events_between(first: OrderResult, second: OrderResult, iteration_s: float) -> int:
-    """Trace events of the mean iteration of one worker, where a second probe followed one that met a long iteration.
-
-    Iterations are of two kinds then, and the mean duration says how many there are of each: events lie as far between
-    the two probes' as that lies between their durations.
+    One probe may have met a short iteration: where iterations take turns (several updates for one rollout), most of the
+    events are in the few that are long. Two probes met both kinds, and the mean duration says how many there are of
+    each: events lie as far between the two probes' as that lies between their durations.
 
     Args:
         first: What the worker answered first.
-        second: What it answered then.
-        iteration_s: The mean iteration, seconds.
+        last: What it answered then; the same without a second probe.
+        iteration_s: The mean iteration, of the quickest worker, seconds.
     """
-    apart_s = first.duration_s - second.duration_s
-    if apart_s <= 0 or first.duration_s <= _UNLIKE * second.duration_s:
-        return max(first.events, second.events)
-    share = min(max((iteration_s - second.duration_s) / apart_s, 0.0), 1.0)
-    return math.ceil(second.events + share * (first.events - second.events))
+    if first == last:
+        longer = iteration_s / last.duration_s if last.duration_s > 0 else 1.0
+        return math.ceil(last.events * longer) if longer > _UNLIKE else last.events
+    apart_s = first.duration_s - last.duration_s
+    if apart_s <= 0 or first.duration_s <= _UNLIKE * last.duration_s:
+        return max(first.events, last.events)
+    share = min(max((iteration_s - last.duration_s) / apart_s, 0.0), 1.0)
+    return math.ceil(last.events + share * (first.events - last.events))
+
+
+def is_long(probes: Iterable[OrderResult], iteration_s: float) -> bool:
+    """Return whether a probe met an iteration far longer than the quickest worker's usual one, seconds."""
+    return any(probe.duration_s > _UNLIKE * iteration_s > 0 for probe in probes)
 
 
 def enough(iteration_s: float) -> int:

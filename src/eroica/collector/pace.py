@@ -9,7 +9,9 @@ them with its time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -41,19 +43,17 @@ class Marks:
 
     Args:
         count: Called for each change; returns the version that the mark carries from then on.
+
+    Attributes:
+        ordered: The window that was ordered or is open, and when: how far workers are tells its begin and end.
     """
 
     def __init__(self, count: Callable[[], int]) -> None:
         self._count = count
         self._marks: dict[Key, tuple[int, Mark]] = {}
         self._trigger: Key | None = None
-        self._ordered: tuple[Window, float] | None = None
+        self.ordered: tuple[Window, float] | None = None
         self._open: dict[int, Key] = {}
-
-    @property
-    def awaits(self) -> bool:
-        """A window was ordered, or is open: how far all workers are tells when it begins and ends."""
-        return self._ordered is not None
 
     def since(self, version: int) -> tuple[Mark, ...]:
         """Marks that are newer than a version, or were changed later, in order of time."""
@@ -84,13 +84,13 @@ class Marks:
 
     def reached(self, at_s: float, iteration: int) -> None:
         """All workers have completed this iteration."""
-        if self._ordered is None:
+        if self.ordered is None:
             return
-        window, _ = self._ordered
+        window, _ = self.ordered
         if window.window_id not in self._open and iteration >= window.first_iteration:
             self._begin(window, at_s)
         if iteration >= window.last_iteration:
-            self._ordered = None
+            self.ordered = None
             self._end(window.window_id, at_s)
 
     def shown(self, at_s: float, iteration: int, still_since_s: float, news: News) -> None:
@@ -115,13 +115,13 @@ class Marks:
     def _captured(self, at_s: float, news: News) -> None:
         window = news.window
         if news.phase == "window":
-            self._ordered = window, at_s
+            self.ordered = window, at_s
         if news.phase not in _CAPTURED:
             return
-        if self._ordered is not None and self._ordered[0].window_id == window.window_id:
+        if self.ordered is not None and self.ordered[0].window_id == window.window_id:
             if window.window_id not in self._open and news.phase == "summarizing":
-                self._begin(window, self._ordered[1])
-            self._ordered = None
+                self._begin(window, self.ordered[1])
+            self.ordered = None
         self._end(window.window_id, at_s)
 
     def _stood(self, at_s: float, still_since_s: float, news: News) -> None:
@@ -158,9 +158,9 @@ class Marks:
 
 #: A stretch that lasts so long is due: it ends a moment later, after about a second.
 _DUE_S = 0.75
-#: Hosts report at least so often.
-_TOLD_S = 0.25
-#: Who is not where the others are after so long, or after this share of an iteration, is not waited for...
+#: Hosts report at least so often, and of a worker that is ahead of the others so many reports are kept.
+_TOLD_S, _MOST_PIECES = 0.25, 64
+#: Who completes nothing for so long while others do, or for this share of an iteration, is not waited for...
 _PATIENCE_S, _PATIENCE_SHARE = 0.75, 0.25
 #: ...nor after this, however long iterations are said to be.
 _LONGEST_PATIENCE_S = 10.0
@@ -195,15 +195,38 @@ class Stretch(NamedTuple):
     slowest_worker: int
 
 
+@dataclass
+class _Course:
+    """Iterations and seconds of a worker that no stretch holds yet, report by report."""
+
+    rank: int
+    pieces: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_MOST_PIECES))
+
+    @property
+    def count(self) -> int:
+        """Iterations."""
+        return sum(count for count, _ in self.pieces)
+
+    def take(self, count: int) -> float:
+        """Take away its first iterations, so many, which it has; return their seconds."""
+        spent_s = 0.0
+        while count:
+            several, each_s = self.pieces.popleft()
+            taken = min(several, count)
+            if several > taken:
+                self.pieces.appendleft((several - taken, each_s))
+            spent_s += taken * each_s
+            count -= taken
+        return spent_s
+
+
+@dataclass
 class _Host:
     """Last report of a host's agent: of each process its completed iterations and triggers."""
 
-    __slots__ = ("iterations", "lowest", "triggers")
-
-    def __init__(self) -> None:
-        self.iterations: dict[int, int] = {}
-        self.triggers: dict[int, int] = {}
-        self.lowest: int | None = None
+    iterations: dict[int, int] = field(default_factory=dict)
+    triggers: dict[int, int] = field(default_factory=dict)
+    lowest: int | None = None
 
 
 class Pace:
@@ -228,7 +251,8 @@ class Pace:
         self._stretches: list[tuple[int, Stretch]] = []
         self._marks = Marks(self._count)
         self._hosts: dict[str, _Host] = {}
-        self._round = _Round()
+        self._courses: dict[WorkerKey, _Course] = {}
+        self._moved: set[WorkerKey] = set()
         self._closed_at = self._first_at = self._last_at = now
         self._reached = 0
 
@@ -250,7 +274,7 @@ class Pace:
 
     def tick(self, now: float) -> None:
         """Time passed; this looks at all hosts, a report at its own only."""
-        if self._marks.awaits:
+        if self._marks.ordered is not None:
             self._marks.reached(self._at_s(now), self._lowest())
         self._close_if_due(now)
 
@@ -319,12 +343,15 @@ class Pace:
             iterations[worker.pid] = done
             if not status.ended:
                 lowest = done if lowest is None or done < lowest else lowest
-            since = before.get(worker.pid, done - 1)
+            since, key = before.get(worker.pid, done - 1), (name, worker.pid)
+            if worker.pid not in before:
+                self._courses.setdefault(key, _Course(worker.global_rank))
             if status.latest_s is not None and done > since:
                 self._last_at = now
-                if not self._round.spent:
-                    self._first_at = now
-                self._round.add((name, worker.pid), worker.global_rank, since, done, status.latest_s)
+                self._first_at = self._first_at if self._moved else now
+                course = self._courses.setdefault(key, _Course(worker.global_rank))
+                course.pieces.append((done - since, status.latest_s))
+                self._moved.add(key)
             if status.trigger is not None and host.triggers.get(worker.pid) != status.trigger.count:
                 host.triggers[worker.pid] = status.trigger.count
                 self._marks.triggered(self._at_s(now), worker.global_rank, done, status.trigger)
@@ -333,11 +360,20 @@ class Pace:
         host.iterations, host.lowest = iterations, lowest
 
     def _close_if_due(self, now: float) -> None:
-        """End the stretch if it is long enough, and everybody is in it who will be."""
-        due_s = now - max(self._closed_at + _DUE_S, self._first_at)
-        if not self._round.spent or due_s < 0 or not self._round.is_over(due_s, self._patience_s, self._everybody()):
+        """End the stretch if it is long enough, and everybody is in it who will be.
+
+        It holds equally many iterations of all workers: a host that reports right behind an iteration in which
+        everybody paused tells of it, the others do so a moment later. What was completed beyond that is the next one's.
+        """
+        usual_s = self._stretches[-1][1].mean_ms / 1e3 if self._stretches else 0.0
+        patience_s = min(max(_PATIENCE_S, _PATIENCE_SHARE * usual_s), _LONGEST_PATIENCE_S)
+        waited_s = now - max(self._closed_at + _DUE_S, self._first_at) - _TOLD_S
+        if not self._moved or waited_s < (patience_s if len(self._moved) < len(self._courses) else 0.0):
             return
-        means_s = self._round.close()
+        self._courses = {key: course for key, course in self._courses.items() if key in self._moved}
+        count = min(course.count for course in self._courses.values())
+        means_s = {course.rank: course.take(count) / count for course in self._courses.values()}
+        self._moved = {key for key, course in self._courses.items() if course.pieces}
         slowest = max(means_s, key=means_s.__getitem__)
         stretch = Stretch(
             at_s=self._at_s(now),
@@ -364,16 +400,6 @@ class Pace:
                 start_s = kept[-1][1].at_s
                 kept.append((version, stretch))
         self._stretches, self._whole_until = [*kept, *newest], kept[-1][0]
-
-    @property
-    def _patience_s(self) -> float:
-        usual_s = self._stretches[-1][1].mean_ms / 1e3 if self._stretches else 0.0
-        return min(max(_PATIENCE_S, _PATIENCE_SHARE * usual_s), _LONGEST_PATIENCE_S)
-
-    def _everybody(self) -> Iterator[tuple[WorkerKey, int]]:
-        for name, host in self._hosts.items():
-            for pid, done in host.iterations.items():
-                yield (name, pid), done
 
     def _lowest(self) -> int:
         """The lowest iteration that all living workers have completed; what it was last if none lives any more."""
@@ -407,74 +433,3 @@ def merged(first: Stretch, second: Stretch, start_s: float) -> Stretch:
         slowest_ms=slowest.slowest_ms,
         slowest_worker=slowest.slowest_worker,
     )
-
-
-_Spent = dict[int, tuple[int, float]]
-
-
-class _Round:
-    """The same iterations of every worker, added up.
-
-    A host that reports right behind an iteration in which everybody paused tells of it, the others do so a moment
-    later. So a round does not end with a report. When it is long enough, all may report once more; then it takes *aim*
-    at the highest iteration told so far, and lasts until everybody who moves at all is there. What was completed beyond
-    that belongs to the next round.
-
-    Attributes:
-        spent: Global rank -> iterations and seconds.
-    """
-
-    def __init__(self) -> None:
-        self.spent: _Spent = {}
-        self._next: _Spent = {}
-        self._movers: set[WorkerKey] = set()
-        self._early: set[WorkerKey] = set()
-        self._former: set[WorkerKey] | None = None
-        self._behind: set[WorkerKey] = set()
-        self._highest = self._beyond = 0
-        self._aim: int | None = None
-
-    def add(self, key: WorkerKey, rank: int, before: int, done: int, mean_s: float) -> None:
-        """A worker completed iterations `before + 1 ... done`, in so many seconds each."""
-        middle = done if self._aim is None else min(max(before, self._aim), done)
-        if before < middle:
-            _add(self.spent, rank, middle - before, mean_s)
-            self._movers.add(key)
-            self._highest = max(self._highest, middle)
-        if middle < done:
-            _add(self._next, rank, done - middle, mean_s)
-            self._early.add(key)
-            self._beyond = max(self._beyond, done)
-        if self._aim is not None and done >= self._aim:
-            self._behind.discard(key)
-
-    def is_over(self, due_s: float, patience_s: float, workers: Iterable[tuple[WorkerKey, int]]) -> bool:
-        """Return whether all workers have completed the round, or have been waited for long enough.
-
-        To be asked again and again, also while nobody completes anything.
-
-        Args:
-            due_s: For how long it has been long enough, and not empty.
-            patience_s: How long to wait.
-            workers: All, with the iterations they have completed.
-        """
-        if due_s < _TOLD_S:
-            return False
-        if self._aim is None:
-            self._aim = aim = self._highest
-            moving = None if self._former is None else self._movers | self._former
-            self._behind = {key for key, done in workers if done < aim and (moving is None or key in moving)}
-        return not self._behind or due_s - _TOLD_S >= patience_s
-
-    def close(self) -> dict[int, float]:
-        """End the round; the next one has begun already. Return the mean iteration by global rank, seconds."""
-        means_s = {rank: seconds / count for rank, (count, seconds) in self.spent.items()}
-        self.spent, self._next = self._next, {}
-        self._former, self._movers, self._early = self._movers, self._early, set()
-        self._highest, self._beyond, self._aim = self._beyond, 0, None
-        return means_s
-
-
-def _add(spent: _Spent, rank: int, count: int, mean_s: float) -> None:
-    before, seconds = spent.get(rank, (0, 0.0))
-    spent[rank] = before + count, seconds + count * mean_s

@@ -7,6 +7,7 @@ Each of them counts what it has, so they would differ; but all of them exchange 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -127,6 +128,7 @@ class Roll:
         last_heard: Time of the last report of any agent; 0 if none ever reported.
         joined_at: Time at which a worker reported that had not before.
         world_size: Largest that any worker told; 0 before the first.
+        ever: Workers that ever reported.
     """
 
     def __init__(self, note: Callable[[str], object]) -> None:
@@ -137,7 +139,7 @@ class Roll:
         self._hosts: dict[str, _Host] = {}
         self._waiting: set[str] = set()
         self._size = 0
-        self._ever: set[WorkerKey] = set()
+        self.ever: set[WorkerKey] = set()
         self._disputes: dict[WorkerKey, float] = {}
         self._owners: dict[int, str] = {}
 
@@ -174,10 +176,10 @@ class Roll:
         for status in mine.values():
             if not status.ended:
                 self._owners[status.worker.global_rank] = report.host
-            if (report.host, status.worker.pid) not in self._ever:
+            if (report.host, status.worker.pid) not in self.ever:
                 self.joined_at = now
-            if len(self._ever) < 2 * MAX_WORKERS:
-                self._ever.add((report.host, status.worker.pid))
+            if len(self.ever) < 2 * MAX_WORKERS:
+                self.ever.add((report.host, status.worker.pid))
             self.world_size = max(self.world_size, status.worker.world_size)
 
     def _may_claim(self, now: float, host: str, status: WorkerStatus) -> bool:
@@ -212,11 +214,6 @@ class Roll:
         return [status for status in self if not status.ended]
 
     @property
-    def ever(self) -> int:
-        """Workers that ever reported."""
-        return len(self._ever)
-
-    @property
     def slowed(self) -> float:
         """Largest ratio of a worker's last mean iteration to its best one; 1 where no ratio is known."""
         ratios = [s.current_s / s.baseline_s for s in self if s.current_s and s.baseline_s]
@@ -237,9 +234,9 @@ class Roll:
         return host in self._hosts
 
     @property
-    def event_budgets(self) -> list[int]:
-        """Trace events that each host has room for, where known."""
-        return [host.event_budget for host in self._hosts.values() if host.event_budget > 0]
+    def event_budget(self) -> float:
+        """Fewest trace events that any host has room for; infinite where none says."""
+        return min((one.event_budget for one in self._hosts.values() if one.event_budget > 0), default=math.inf)
 
     def hears(self, host: str, now: float) -> bool:
         """The host's agent reported lately."""

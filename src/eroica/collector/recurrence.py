@@ -13,15 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from statistics import linear_regression
+from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from eroica.model.causes import CATALOG
 from eroica.model.verdict import NO_FUNCTION, Finding, Recurrence, Verdict
 
 #: Newest windows that are looked at; a job by hand may have any number.
-MOST_WINDOWS = 200
+_MOST_WINDOWS = 200
 #: What a vague finding adds to the belief in the precise one: it names the place, not the cause.
 _VAGUE_SUPPORT = 0.5
 #: A gain where none is known: a cause that counts costs a few percent at least, most cost more.
@@ -44,15 +45,8 @@ _FEWEST_TO_GROW = 3
 _MS_PER_HOUR = 3_600_000.0
 
 
-@dataclass(frozen=True)
-class Sighting:
-    """One window's finding of a cause.
-
-    Attributes:
-        window_id: Which window.
-        finding: What it says.
-        leads: It is the first cause of a verdict that names one.
-    """
+class Sighting(NamedTuple):
+    """One window's finding of a cause; it leads if it is the first cause of a verdict that names one."""
 
     window_id: int
     finding: Finding
@@ -67,13 +61,15 @@ class Course:
         cause: Its most precise name.
         blocked: Seen at a standstill; such windows and those of iterations do not speak of each other.
         every: All sightings.
+        verdicts: Of all windows that are looked at, by id.
         many_hosts: Hosts tell something, as the job has several.
     """
 
     cause: str
     blocked: bool
     every: tuple[Sighting, ...]
-    many_hosts: bool = False
+    verdicts: Mapping[int, Verdict]
+    many_hosts: bool
 
     @cached_property
     def sightings(self) -> tuple[Sighting, ...]:
@@ -90,41 +86,97 @@ class Course:
     def wanders(self) -> bool:
         """True if from window to window the cause is more often on wholly other workers than on the same."""
         pairs = list(pairwise(self.sightings))
-        apart = sum(not overlap(one.finding, other.finding, self.many_hosts) for one, other in pairs)
+        apart = sum(not _overlap(one.finding, other.finding, self.many_hosts) for one, other in pairs)
         return 2 * apart > len(pairs)
 
     @property
-    def best(self) -> Sighting | None:
+    def leads(self) -> bool:
+        """It is the first cause of at least one window."""
+        return any(sighting.leads for sighting in self.sightings)
+
+    @cached_property
+    def best(self) -> Sighting:
         """The sighting to show: a precise one that leads its verdict, on the workers named most often, the newest."""
-        leading = [sighting for sighting in self.sightings if sighting.leads]
+        leading = [sighting for sighting in self.sightings if sighting.leads] or self.sightings
         leading = [sighting for sighting in leading if sighting.finding.cause == self.cause] or leading
         named = Counter(worker for one in self.sightings for worker in set(one.finding.workers))
         usual = {worker for worker, times in named.items() if 2 * times > len(self.sightings)}
-        return max(leading, key=lambda one: (_likeness(one.finding, usual), one.window_id), default=None)
+
+        def likeness(workers: set[int]) -> float:
+            return len(workers & usual) / max(len(workers | usual), 1)
+
+        return max(leading, key=lambda one: (likeness(set(one.finding.workers)), one.window_id))
 
     def agreeing(self, finding: Finding) -> list[Sighting]:
         """Sightings that mean the same workers as `finding`; all of them if it wanders."""
         if self.wanders:
             return list(self.sightings)
-        return [one for one in self.sightings if overlap(one.finding, finding, self.many_hosts)]
+        return [one for one in self.sightings if _overlap(one.finding, finding, self.many_hosts)]
 
-    def weight(self, finding: Finding) -> float:
-        """Expected cost of the cause where it led: sum of confidence times gain, over windows that agree with it."""
-        leading = (one for one in self.agreeing(finding) if one.leads)
-        gains = ((one, one.finding.gain) for one in leading)
-        return sum(self.confidence(one) * (_TYPICAL_GAIN if gain is None else gain) for one, gain in gains)
+    @property
+    def backing(self) -> list[int]:
+        """Windows that agree with its best sighting."""
+        return [one.window_id for one in self.agreeing(self.best.finding)]
 
-    def confidence(self, sighting: Sighting) -> float:
+    @property
+    def weight(self) -> float:
+        """Expected cost: confidence times gain, summed over windows that it led on the workers of `best`."""
+        gains = ((one, one.finding.gain) for one in self.agreeing(self.best.finding) if one.leads)
+        return sum(self._confidence(one) * (_TYPICAL_GAIN if gain is None else gain) for one, gain in gains)
+
+    def _confidence(self, sighting: Sighting) -> float:
         """Confidence that a sighting gives the cause by its precise name, 0-1."""
-        precise = sighting.finding.cause == self.cause
-        return sighting.finding.confidence * (1.0 if precise else _VAGUE_SUPPORT)
+        return sighting.finding.confidence * (1.0 if sighting.finding.cause == self.cause else _VAGUE_SUPPORT)
+
+    def _looked(self, finding: Finding) -> frozenset[int]:
+        """Windows that saw it, or could have: of the same kind, with a clear answer, and with one of its workers."""
+        clear = (
+            at
+            for at, verdict in self.verdicts.items()
+            if is_standstill(verdict) == self.blocked
+            and verdict.verdict != "undetermined"
+            and _clarity(verdict, finding) > 0
+        )
+        return self.windows.union(clear)
+
+    def belief(self, finding: Finding) -> float:
+        """Probability of a cause in the light of all windows, 0-1.
+
+        Windows that agree support it by s, windows that could have shown it and did not speak against it by t; what
+        neither decides stays open. Dempster's rule for two simple support functions (Shafer 1976, chapter 4) gives
+        s (1 - t) / (1 - s t): s without contradiction, below s with it, never above 1.
+        """
+        agreeing, against = self.agreeing(finding), []
+        first = min((one.window_id for one in agreeing), default=0)
+        for at in self._looked(finding) - {one.window_id for one in agreeing}:
+            other = self.verdicts[at].cause
+            strength = _HEALTHY_AGAINST if other is None else _OTHER_AGAINST * other.confidence
+            had_begun = 1.0 if at >= first else _BEFORE_IT_BEGAN
+            against.append(strength * _clarity(self.verdicts[at], finding) * had_begun)
+        s, t = combine(map(self._confidence, agreeing)), combine(against)
+        return min(round(s * (1 - t) / (1 - s * t), 3), _HIGHEST)
+
+    def recurrence(self, finding: Finding) -> Recurrence:
+        """Sum up the windows that saw a finding: how often, on which workers, and whether it grows."""
+        seen = self.agreeing(finding)
+        gains = tuple(one.finding.gain for one in seen)
+        costs = tuple(_cost_ms(one.finding, self.verdicts[one.window_id]) for one in seen)
+        windows = tuple(one.window_id for one in seen)
+        plain = Recurrence(
+            kind="single", windows=windows, looked=len(self._looked(finding)), gains=gains, costs_ms=costs
+        )
+        if plain.looked < 2:
+            return plain
+        if len(seen) < 2 or self.wanders or not _grows(gains):
+            kind = "one-off" if len(seen) < 2 else "rotating" if self.wanders else "recurring"
+            return msgspec.structs.replace(plain, kind=kind)
+        growth = _growth_ms_per_hour(costs, [self.verdicts[at] for at in windows])
+        return msgspec.structs.replace(plain, kind="worsening", growth_ms_per_hour=growth)
 
 
-def overlap(one: Finding, other: Finding, many_hosts: bool) -> bool:
+def _overlap(one: Finding, other: Finding, many_hosts: bool) -> bool:
     """Return whether two findings may mean the same workers; findings without certain workers may mean any."""
-    if one.scope != "some" or other.scope != "some":
-        return True
-    if set(one.workers) & set(other.workers):
+    if one.scope != "some" or other.scope != "some" or set(one.workers) & set(other.workers):
         return True
     return many_hosts and bool(set(one.hosts) & set(other.hosts))
 
@@ -133,9 +185,7 @@ def same_place(one: Finding, other: Finding) -> bool:
     """Return whether both findings send a person to the same place: the same workers, or the same function of all."""
     if one.scope != other.scope:
         return False
-    if one.scope == "some" and set(one.workers) & set(other.workers):
-        return True
-    return one.scope != "some" and _same_function(one, other)
+    return bool(set(one.workers) & set(other.workers)) if one.scope == "some" else _same_function(one, other)
 
 
 def _same_function(one: Finding, other: Finding) -> bool:
@@ -143,26 +193,27 @@ def _same_function(one: Finding, other: Finding) -> bool:
     return names[0] == names[1] and one.function.name != NO_FUNCTION
 
 
-def _likeness(finding: Finding, usual: set[int]) -> float:
-    """Likeness of the workers of a finding to the usual ones, 0-1."""
-    workers = set(finding.workers)
-    return len(workers & usual) / max(len(workers | usual), 1)
-
-
 # ---------------------------------------------------------------------- courses
 
 
-def follow_causes(verdicts: Mapping[int, Verdict]) -> tuple[Course, ...]:
+def follow_causes(verdicts: Mapping[int, Verdict]) -> list[Course]:
     """All causes of a job's windows (id -> verdict), each as one course.
 
-    A vague cause goes into the surest precise one that means the same workers or function.
+    What an undetermined verdict suspects counts for nothing. A vague cause goes into the surest precise one that means
+    the same workers or function.
     """
-    newest = sorted(verdicts)[-MOST_WINDOWS:]
-    found = [(is_standstill(verdicts[at]), one) for at in newest for one in _sightings(at, verdicts[at])]
-    many_hosts = len({host for _, one in found for host in one.finding.hosts}) > 1
+    newest = {at: verdicts[at] for at in sorted(verdicts)[-_MOST_WINDOWS:]}
+    found = [
+        Sighting(at, finding, finding is verdict.cause)
+        for at, verdict in newest.items()
+        if verdict.verdict in ("slow", "blocked")
+        for finding in verdict.findings
+        if finding.role == "cause"
+    ]
+    many_hosts = len({host for one in found for host in one.finding.hosts}) > 1
     courses: list[Course] = []
     for blocked in (False, True):
-        mine = [one for is_blocked, one in found if is_blocked == blocked]
+        mine = [one for one in found if is_standstill(newest[one.window_id]) == blocked]
         groups: list[tuple[str, list[Sighting]]] = []
         for vague in sorted({one.finding.cause for one in mine}, key=lambda cause: (_vagueness(cause), cause)):
             for group in _fold(_components([one for one in mine if one.finding.cause == vague], many_hosts)):
@@ -171,21 +222,13 @@ def follow_causes(verdicts: Mapping[int, Verdict]) -> tuple[Course, ...]:
                     max(homes, key=lambda home: sum(one.finding.confidence for one in home)).extend(group)
                 else:
                     groups.append((vague, group))
-        courses += (Course(cause, blocked, tuple(group), many_hosts) for cause, group in groups)
-    return tuple(courses)
+        courses += (Course(cause, blocked, tuple(group), newest, many_hosts) for cause, group in groups)
+    return courses
 
 
 def is_standstill(verdict: Verdict) -> bool:
     """Return whether a verdict is about a job that stood still, not about slow iterations."""
     return verdict.verdict == "blocked" or (verdict.window is not None and verdict.window.kind == "blocked")
-
-
-def _sightings(window_id: int, verdict: Verdict) -> list[Sighting]:
-    """Causes of a verdict that names one; what an undetermined one suspects counts for nothing."""
-    if verdict.verdict not in ("slow", "blocked"):
-        return []
-    causes = [finding for finding in verdict.findings if finding.role == "cause"]
-    return [Sighting(window_id, finding, finding is causes[0]) for finding in causes]
 
 
 def _components(alike: Sequence[Sighting], many_hosts: bool) -> list[list[Sighting]]:
@@ -195,7 +238,7 @@ def _components(alike: Sequence[Sighting], many_hosts: bool) -> list[list[Sighti
         near: list[Sighting] = []
         apart = []
         for group in groups:
-            if any(overlap(one.finding, sighting.finding, many_hosts) for one in group):
+            if any(_overlap(one.finding, sighting.finding, many_hosts) for one in group):
                 near += group
             else:
                 apart.append(group)
@@ -236,15 +279,11 @@ def _means_the_same(precise: Sequence[Sighting], vague: Sequence[Sighting]) -> b
     """Return whether both point at the same place and never stand side by side in one verdict, as two causes."""
     if {one.window_id for one in precise} & {one.window_id for one in vague}:
         return False
-    return any(
-        same_place(one.finding, other.finding)
-        or (one.finding.scope == other.finding.scope and _same_function(one.finding, other.finding))
-        for one in precise
-        for other in vague
-    )
+    pairs = ((one.finding, other.finding) for one in precise for other in vague)
+    return any(same_place(*pair) or (pair[0].scope == pair[1].scope and _same_function(*pair)) for pair in pairs)
 
 
-# ---------------------------------------------------------------------- belief
+# ---------------------------------------------------------------------- belief and growth
 
 
 def combine(confidences: Iterable[float]) -> float:
@@ -260,41 +299,6 @@ def combine(confidences: Iterable[float]) -> float:
     return 1.0 - doubt
 
 
-def believe(course: Course, finding: Finding, verdicts: Mapping[int, Verdict]) -> float:
-    """Probability of a cause in the light of all windows, 0-1.
-
-    Windows that agree support it by s, windows that could have shown it and did not speak against it by t; what neither
-    decides stays open. Dempster's rule for two simple support functions (Shafer 1976, chapter 4) gives
-    s (1 - t) / (1 - s t): s without contradiction, below s with it, never above 1.
-    """
-    agreeing = {one.window_id for one in course.agreeing(finding)}
-    others = looked(course, finding, verdicts) - agreeing
-    first = min(agreeing, default=0)
-    against = [_speaks_against(verdicts[at], finding) * (_BEFORE_IT_BEGAN if at < first else 1.0) for at in others]
-    s, t = combine(course.confidence(one) for one in course.agreeing(finding)), combine(against)
-    if not against:
-        return min(round(s, 3), _HIGHEST)
-    return min(round(s * (1 - t) / (1 - s * t), 3), _HIGHEST)
-
-
-def looked(course: Course, finding: Finding, verdicts: Mapping[int, Verdict]) -> frozenset[int]:
-    """Windows that saw it, or could have: of the same kind, with a clear answer, and with one of its workers."""
-    clear = {
-        at
-        for at in sorted(verdicts)[-MOST_WINDOWS:]
-        if is_standstill(verdicts[at]) == course.blocked
-        and verdicts[at].verdict != "undetermined"
-        and _clarity(verdicts[at], finding) > 0
-    }
-    return course.windows | clear
-
-
-def _speaks_against(verdict: Verdict, finding: Finding) -> float:
-    cause = verdict.cause
-    strength = _HEALTHY_AGAINST if cause is None else _OTHER_AGAINST * cause.confidence
-    return strength * _clarity(verdict, finding)
-
-
 def _clarity(verdict: Verdict, finding: Finding) -> float:
     """Degree to which a window could have shown a cause, by workers heard and iterations captured, 0-1."""
     coverage, window = verdict.coverage, verdict.window
@@ -306,31 +310,7 @@ def _clarity(verdict: Verdict, finding: Finding) -> float:
     return heard * min(max(window.last_iteration - window.first_iteration, 0) / _FULL_ITERATIONS, 1.0)
 
 
-# ---------------------------------------------------------------------- the word for it
-
-
-def recurrence_of(course: Course, finding: Finding, verdicts: Mapping[int, Verdict]) -> Recurrence:
-    """Sum up the windows that saw a finding: how often, on which workers, and whether it grows."""
-    seen = course.agreeing(finding)
-    gains = tuple(one.finding.gain for one in seen)
-    windows = tuple(one.window_id for one in seen)
-    costs = tuple(_cost_ms(one.finding, verdicts[one.window_id]) for one in seen)
-    plain = Recurrence(
-        kind="single", windows=windows, looked=len(looked(course, finding, verdicts)), gains=gains, costs_ms=costs
-    )
-    if plain.looked < 2:
-        return plain
-    if len(seen) < 2:
-        return msgspec.structs.replace(plain, kind="one-off")
-    if course.wanders:
-        return msgspec.structs.replace(plain, kind="rotating")
-    if not grows(gains):
-        return msgspec.structs.replace(plain, kind="recurring")
-    growth = _growth_ms_per_hour(costs, [verdicts[at] for at in windows])
-    return msgspec.structs.replace(plain, kind="worsening", growth_ms_per_hour=growth)
-
-
-def grows(gains: Sequence[float | None]) -> bool:
+def _grows(gains: Sequence[float | None]) -> bool:
     """Return whether a cause gets worse: its gains never fall beyond their uncertainty, and rise beyond it.
 
     At least three gains must be known.
@@ -340,6 +320,12 @@ def grows(gains: Sequence[float | None]) -> bool:
         return False
     steady = all(after - before >= -_error(before, after) for before, after in pairwise(known))
     return steady and known[-1] - known[0] > 2 * _error(known[0], known[-1])
+
+
+def _error(one: float, other: float) -> float:
+    """Standard error of the difference of two gains."""
+    first, second = (max(_GAIN_ERROR * gain, _LEAST_GAIN_ERROR) for gain in (one, other))
+    return float((first**2 + second**2) ** 0.5)
 
 
 def _cost_ms(finding: Finding, verdict: Verdict) -> float | None:
@@ -364,23 +350,17 @@ def _growth_ms_per_hour(costs_ms: Sequence[float | None], verdicts: Sequence[Ver
         before = window.first_iteration, current_ms
         hours.append(at)
         known.append(cost)
-    if len(known) < 2 or hours[-1] <= hours[0]:
-        return None
-    return float(np.polyfit(hours, known, 1)[0])
+    return linear_regression(hours, known).slope if len(known) > 1 and hours[-1] > hours[0] else None
 
 
-def _error(one: float, other: float) -> float:
-    """Standard error of the difference of two gains."""
-    first, second = (max(_GAIN_ERROR * gain, _LEAST_GAIN_ERROR) for gain in (one, other))
-    return float((first**2 + second**2) ** 0.5)
+# ---------------------------------------------------------------------- the causes of one window
 
 
 def with_recurrence(window_id: int, verdict: Verdict, earlier: Mapping[int, Verdict]) -> Verdict:
     """A window's verdict, its causes marked with what this window and those before it say of them together."""
-    known = {**earlier, window_id: verdict}
-    courses = courses_in(window_id, known)
+    courses = courses_in(window_id, {**earlier, window_id: verdict})
     findings = tuple(
-        msgspec.structs.replace(finding, recurrence=recurrence_of(courses[finding.order], finding, known))
+        msgspec.structs.replace(finding, recurrence=courses[finding.order].recurrence(finding))
         if finding.order in courses
         else finding
         for finding in verdict.findings

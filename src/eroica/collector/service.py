@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import os
 import time
@@ -18,8 +17,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from eroica.archive.forget import UNDERWAY_FILE
 from eroica.archive.store import Store, write_json
-from eroica.collector.access import TooLong, body_of
+from eroica.collector.access import Refused, TokenGate, body_of
 from eroica.collector.arrivals import Arrivals, head_in
 from eroica.collector.blockage import Blockages, Examine
 from eroica.collector.history import Hints, final_verdict, stamped
@@ -75,14 +75,6 @@ def diagnose(blockage: Blockage, job: str, settings: Settings) -> Verdict | None
     from eroica.diagnosis.blocked import diagnose_blockage
 
     return diagnose_blockage(blockage, job, settings)
-
-
-class Refused(Exception):
-    """A request that is answered with an error."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 class Collector:
@@ -146,8 +138,9 @@ class Collector:
         self.live = Live(self, page)
         self.parts = Parts("eroica.collector", self, self._note)
 
-    def application(self, more: Sequence[Route] = ()) -> Starlette:
+    def application(self, more: Sequence[Route] = ()) -> TokenGate:
         """The ASGI application; `more` are routes of whoever listens for us (`eroica.collector.listening_sockets`)."""
+        pages = self.live.routes()
         answers = {
             "/v1/report": self._report,
             "/v1/patterns": self._pattern,
@@ -156,14 +149,13 @@ class Collector:
             "/v1/profile": self._profile,
             "/v1/finish": self._finish,
         }
-        return Starlette(
-            routes=[
-                *(Route(path, self._guarded(answer), methods=["POST"]) for path, answer in answers.items()),
-                Route("/v1/status", self._guarded(self._status), methods=["GET"]),
-                *self.live.routes(),
-                *more,
-            ]
-        )
+        routes = [
+            *(Route(path, _refusing(answer), methods=["POST"]) for path, answer in answers.items()),
+            Route("/v1/status", self._status, methods=["GET"]),
+            *pages,
+            *more,
+        ]
+        return TokenGate(Starlette(routes=routes), self.token, self.live.visitors, pages)
 
     def resume(self, history: History) -> None:
         """Go on where a collector of the same job ended."""
@@ -172,11 +164,6 @@ class Collector:
         self.windows.resume(self.clock(), time.time(), history)
         self.blockages.resume(history)
         self._former = history.final
-
-    @property
-    def is_home(self) -> bool:
-        """There are workers, and as far as their agents know, the job's verdict is made here."""
-        return bool(self.windows.roll) and not self.windows.roll.waiting(self.clock())
 
     @property
     def standing(self) -> frozenset[int]:
@@ -193,7 +180,9 @@ class Collector:
         began = self.clock()
         while not self.finished.is_set():
             self._tick_if_due()
-            self._save_status_if_due()
+            if time.monotonic() >= self._next_status:
+                self.save_status()
+                self._next_status = time.monotonic() + STATUS_PAUSE_S * max(len(self.windows.roll) - SMALL_JOB, 0)
             self._save_history(HISTORY_S)
             heard = max(began, self.windows.roll.last_heard)
             if self.windows.ended and not self._busy:
@@ -223,21 +212,6 @@ class Collector:
 
     # ------------------------------------------------------------------ requests
 
-    def _guarded(self, handler: Handler) -> Handler:
-        """Check the token, turn refusals into answers."""
-
-        async def guarded(request: Request) -> Response:
-            given = request.headers.get("authorization", "").encode()
-            if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
-                return JSONResponse({"error": "a token is needed; it stands in collector.json"}, status_code=401)
-            try:
-                return await handler(request)
-            except (Refused, TooLong, InputError) as error:
-                status = 413 if isinstance(error, TooLong) else getattr(error, "status", 400)
-                return JSONResponse({"error": str(error)}, status_code=status)
-
-        return guarded
-
     async def _report(self, request: Request) -> Response:
         data = await body_of(request, MAX_REPORT_BYTES)
         if why := refusal(spoken_in(data), "an agent", "the job's collector"):
@@ -255,8 +229,8 @@ class Collector:
         self._start(self.blockages.reported(now, report))
         self._tick_if_due()
         reply = CollectorReply(
-            order=self.windows.order,
-            absolved=self.windows.absolved,
+            order=self.windows.capturing.order,
+            absolved=self.windows.opening.absolved,
             stop=self.finished.is_set(),
             look=self.blockages.look,
             count_by=self._same_iterations.count_by,
@@ -447,11 +421,10 @@ class Collector:
             hints=Hints(
                 roll.slowed,
                 self.blockages.loss,
-                self.windows.suspicion,
                 self.windows.ledger.missed,
                 self.blockages.failure,
                 attendance.gaps,
-                self.pace.loss(is_traced=any(one.has_accelerator for one in self.windows.baseline)),
+                self.pace.loss(is_traced=any(one.has_accelerator for one in self.windows.baseline.patterns)),
                 self.windows.ledger.unseen,
                 self.windows.look,
             ),
@@ -486,20 +459,15 @@ class Collector:
         if not (self._is_beside or (self.finished.is_set() and self.final is None)):
             self._keep(write_json, self._store.run / "status.json", self.status())
 
-    def _save_status_if_due(self) -> None:
-        if time.monotonic() >= self._next_status:
-            self.save_status()
-            self._next_status = time.monotonic() + STATUS_PAUSE_S * max(len(self.windows.roll) - SMALL_JOB, 0)
-
     def _keep_window(self) -> None:
         """Save the window's request at once, for a collector that may come after this one."""
-        window = self.windows.window
-        if window is not None and window != self._kept:
-            self._kept = window
-            self._keep(self._store.save_window, window)
-            underway = self.windows.underway(self.clock(), time.time())
-            if underway is not None:
-                self._keep(self._store.save_underway, underway)
+        current = self.windows.capturing.current
+        if current is not None and current.window != self._kept:
+            self._kept = current.window
+            self._keep(self._store.save_window, current.window)
+            if current.serial:
+                path = self._store.window_directory(current.window.window_id) / UNDERWAY_FILE
+                self._keep(write_json, path, current.record(self.clock(), time.time()))
 
     def _keep(self, write: Callable[..., None], *what: Any) -> None:
         """A full disk costs the files, not the job's diagnosis."""
@@ -507,6 +475,18 @@ class Collector:
             write(*what)
         except (OSError, EroicaError) as error:
             self._note(f"could not write into {self._store.run}: {error}")
+
+
+def _refusing(handler: Handler) -> Handler:
+    """Turn refusals into answers."""
+
+    async def answered(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except (Refused, InputError) as error:
+            return JSONResponse({"error": str(error)}, status_code=getattr(error, "status", 400))
+
+    return answered
 
 
 def _packed(reply: msgspec.Struct) -> Response:

@@ -57,7 +57,7 @@ _SPANS = ("window", "baseline", "blocked")
 
 
 class Telemetry:
-    """Tells one endpoint of one job.
+    """Tells one endpoint of one job; looks at its status now and then, until `close`.
 
     Args:
         job: Name of the job.
@@ -101,10 +101,6 @@ class Telemetry:
         self._logger = self._logs.get_logger("eroica", __version__)
         self._training = self._tracer.start_span("megatron.train", start_time=_ns(history().began))
         self._spans: dict[tuple[str, int], Any] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Look at the status now and then, until `close`."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -142,8 +138,7 @@ class Telemetry:
 
     async def close(self, patience_s: float) -> None:
         """Send what waits, for so long at most; the rest is given up."""
-        if self._task is not None:
-            self._task.cancel()
+        self._task.cancel()
         self._look()
         self._draw_spans()
         self._training.end()
@@ -170,13 +165,9 @@ class Telemetry:
             if mark.kind not in _SPANS or mark.until_s is None or key in self._spans:
                 continue
             span = self._tracer.start_span(mark.kind, inside, start_time=_ns(history.began + mark.at_s))
-            span.set_attributes(
-                {
-                    "eroica.window_id": mark.window_id,
-                    "eroica.first_iteration": mark.iteration,
-                    "eroica.reason": sentence(mark.text),
-                }
-            )
+            span.set_attribute("eroica.window_id", mark.window_id)
+            span.set_attribute("eroica.first_iteration", mark.iteration)
+            span.set_attribute("eroica.reason", sentence(mark.text))
             if mark.last_iteration is not None:
                 span.set_attribute("eroica.last_iteration", mark.last_iteration)
             span.end(_ns(history.began + mark.until_s))
@@ -184,21 +175,12 @@ class Telemetry:
 
     def _instruments(self) -> None:
         meter = self._metrics.get_meter("eroica", __version__)
+        gain, confidence = lambda: self._of_cause("gain"), lambda: self._of_cause("confidence")
         gauges: tuple[tuple[str, str, str, Callable[[], float | None]], ...] = (
             ("iteration-time", "s", "Mean of the recent iterations.", lambda: _seconds(self._seen.mean_ms)),
             ("eroica.iteration.best", "s", "Best such mean so far.", lambda: _seconds(self._seen.best_ms)),
-            (
-                "eroica.verdict.gain",
-                "1",
-                "Share of an iteration that mending the cause saves.",
-                lambda: self._of_cause("gain"),
-            ),
-            (
-                "eroica.verdict.confidence",
-                "1",
-                "How sure the newest verdict is of its cause.",
-                lambda: self._of_cause("confidence"),
-            ),
+            ("eroica.verdict.gain", "1", "Share of an iteration that mending the cause saves.", gain),
+            ("eroica.verdict.confidence", "1", "How sure the newest verdict is of its cause.", confidence),
         )
         for name, unit, about, value in gauges:
             meter.create_observable_gauge(name, [_observing(value)], unit, about)

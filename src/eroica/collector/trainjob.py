@@ -14,10 +14,10 @@ Source:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 import textwrap
-import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -45,7 +45,7 @@ _LONGEST_VALUE = 64
 
 
 class TrainJob:
-    """Posts one job's state.
+    """Posts one job's state now and then, until `close`.
 
     Args:
         environ: Where Kubeflow's variables are.
@@ -68,17 +68,13 @@ class TrainJob:
         self._verdict: Verdict | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        if not self._url.startswith("https://"):
-            note(f"trainjob_status: {URL} is not set to an https address; no TrainJob is told")
-            self._url = ""
-
-    def start(self) -> None:
-        """Post now and then, until `close`."""
-        if self._url:
+        if self._url.startswith("https://"):
             self._task = asyncio.get_running_loop().create_task(self._run())
+        else:
+            note(f"trainjob_status: {URL} is not set to an https address; no TrainJob is told")
 
     def judged(self, _window_id: int, verdict: Verdict) -> None:
-        """A verdict stands: post it at once. Never waits."""
+        """A verdict stands: post it within a second. Never waits."""
         self._verdict = verdict
         self._wake.set()
 
@@ -90,19 +86,16 @@ class TrainJob:
         await asyncio.gather(self._task, return_exceptions=True)
         try:
             await asyncio.wait_for(self._post(), patience_s)
-        except (TimeoutError, asyncio.TimeoutError):
+        except asyncio.TimeoutError:
             self._failed("no answer at the job's end")
 
     async def _run(self) -> None:
         while True:
-            began = time.monotonic()
-            await self._post()
             self._wake.clear()
-            try:
+            await self._post()
+            with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self._period_s)
-            except (TimeoutError, asyncio.TimeoutError):
-                continue
-            await asyncio.sleep(max(0.0, min(1.0, self._period_s) - (time.monotonic() - began)))
+            await asyncio.sleep(min(1.0, self._period_s))
 
     async def _post(self) -> None:
         try:

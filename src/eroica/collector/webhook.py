@@ -13,7 +13,7 @@ messages, each tried a few times with growing pauses, and given up for good when
 from __future__ import annotations
 
 import asyncio
-import email.utils
+import html
 import logging
 import random
 import re
@@ -29,7 +29,7 @@ import msgspec
 
 from eroica import __version__
 from eroica.model.shares import percent
-from eroica.model.verdict import Finding, Verdict, VerdictWord
+from eroica.model.verdict import Verdict
 from eroica.model.words import clean, line, sentence, worker_list
 from eroica.settings import Settings
 
@@ -132,9 +132,7 @@ class Notices:
 
 def escaped(text: str) -> str:
     """Text that a chat shows as it is: no link, no mention, no markup of Slack's."""
-    for sign, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        text = text.replace(sign, entity)
-    return text.replace("@", f"@{_NO_WIDTH}").replace("://", f":{_NO_WIDTH}//")
+    return html.escape(text, quote=False).replace("@", f"@{_NO_WIDTH}").replace("://", f":{_NO_WIDTH}//")
 
 
 def _said(verdict: Verdict) -> _Said:
@@ -148,28 +146,21 @@ def _said(verdict: Verdict) -> _Said:
 
 def _lines(job: str, window_id: int, verdict: Verdict) -> list[str]:
     """The message, a line each: what is the matter, how sure, what to do."""
-    lines = [_headline(clean(job), window_id, verdict.verdict), sentence(verdict.summary)]
+    said = {"slow": "is slow", "blocked": "stands still", "healthy": "is healthy"}
+    now = said.get(verdict.verdict, "was looked at, and the verdict is undetermined")
+    ended = f"has ended. Over all its windows: {verdict.verdict}"
+    lines = [f"Job {clean(job)} {now if window_id else ended}.", sentence(verdict.summary)]
     cause = verdict.cause
     if cause is not None:
-        lines.append(_facts(cause, window_id))
+        gain = "gain not known" if cause.gain is None else f"gain {percent(cause.gain)} of the iteration"
+        who = worker_list(cause.workers[:_NAMED_WORKERS]) if cause.workers else f"{cause.scope} workers"
+        more = len(cause.workers) - _NAMED_WORKERS
+        who += f" and {more} more" if more > 0 else ""
+        how_sure = f"confidence {percent(cause.confidence)}{f', window {window_id}' if window_id else ''}"
+        lines.append(f"Cause {clean(cause.cause, 60)}, {who}; {gain}, {how_sure}.")
         if cause.next_step:
             lines.append(f"Next step: {sentence(cause.next_step)}")
     return lines
-
-
-def _headline(job: str, window_id: int, word: VerdictWord) -> str:
-    if not window_id:
-        return f"Job {job} has ended. Over all its windows: {word}."
-    said = {"slow": "is slow", "blocked": "stands still", "healthy": "is healthy"}
-    return f"Job {job} {said.get(word, 'was looked at, and the verdict is undetermined')}."
-
-
-def _facts(cause: Finding, window_id: int) -> str:
-    gain = "gain not known" if cause.gain is None else f"gain {percent(cause.gain)} of the iteration"
-    who = worker_list(cause.workers[:_NAMED_WORKERS]) if cause.workers else f"{cause.scope} workers"
-    who += f" and {len(cause.workers) - _NAMED_WORKERS} more" if len(cause.workers) > _NAMED_WORKERS else ""
-    where = f", window {window_id}" if window_id else ""
-    return f"Cause {clean(cause.cause, 60)}, {who}; {gain}, confidence {percent(cause.confidence)}{where}."
 
 
 class Webhook:
@@ -181,6 +172,9 @@ class Webhook:
         note: Where to say what people should know.
         counts: Counts messages "sent", "failed" and "withheld" (over the caps).
         pause: Waits so many seconds.
+
+    Attributes:
+        notices: What is worth telling.
     """
 
     def __init__(
@@ -193,7 +187,7 @@ class Webhook:
     ) -> None:
         self._url = usable_address(settings.webhook_url)
         self._whole = settings.webhook_format == "json"
-        self._notices = Notices(job, frozenset(word.strip().lower() for word in settings.webhook_on.split(",")))
+        self.notices = Notices(job, frozenset(word.strip().lower() for word in settings.webhook_on.split(",")))
         self._note = note
         self._counts = counts
         self._pause = pause
@@ -202,15 +196,11 @@ class Webhook:
         if not self._url:
             note("webhook_url is no http or https address; nobody is told of verdicts")
 
-    def resume(self, verdicts: Mapping[int, Verdict]) -> None:
-        """A collector before this one has told these."""
-        self._notices.resume(verdicts)
-
     def judged(self, window_id: int, verdict: Verdict) -> None:
         """A verdict stands (window 0: that of the whole job): tell it, if it is worth it. Never waits."""
         if not self._url:
             return
-        message = self._notices.judged(time.monotonic(), window_id, verdict)
+        message = self.notices.judged(time.monotonic(), window_id, verdict)
         if message is None:
             return
         if isinstance(message, str):
@@ -287,7 +277,7 @@ async def try_to_send(client: httpx.AsyncClient, url: str, body: bytes) -> tuple
     """
     try:
         return await asyncio.wait_for(_post(client, url, body), TRY_S)
-    except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException):
+    except (asyncio.TimeoutError, httpx.TimeoutException):
         return f"no answer within {TRY_S:.0f} s", 0.0
     except httpx.TransportError as error:  # its text may hold the address
         return f"no connection ({type(error).__name__})", 0.0
@@ -332,13 +322,6 @@ def usable_address(url: str) -> str:
 
 
 def _asked_pause_s(retry_after: str) -> float:
-    """Seconds that a `Retry-After` header asks for, as a number or as a date; 0 if it asks for none or too many."""
+    """Seconds that a `Retry-After` header asks for, at most `LONGEST_PAUSE_S`; 0 where it is no number."""
     text = retry_after.strip()
-    if text.isascii() and text.isdigit():
-        wanted_s = float(text[:9])
-    else:
-        try:
-            wanted_s = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
-        except (ValueError, TypeError, OverflowError):
-            return 0.0
-    return min(max(wanted_s, 0.0), LONGEST_PAUSE_S)
+    return min(float(text[:9]), LONGEST_PAUSE_S) if text.isascii() and text.isdigit() else 0.0

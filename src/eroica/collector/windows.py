@@ -16,21 +16,20 @@ from dataclasses import dataclass
 
 import msgspec
 
-from eroica.collector import opening
 from eroica.collector.baseline import Baseline
 from eroica.collector.capturing import Capturing, Underway
+from eroica.collector.history import looks_slow
 from eroica.collector.ledger import History, Ledger
-from eroica.collector.opening import Opening, Wanted
+from eroica.collector.opening import Opening, Wanted, best_s, in_training
 from eroica.collector.participants import Roll, counting
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
-from eroica.model.window import ALONE, REFUSED, UnderwayRecord, Window
+from eroica.model.window import ALONE, REFUSED, Window
 from eroica.report.phrases import in_short
 from eroica.settings import Settings
 from eroica.wire.messages import (
     AgentReport,
     JobStatus,
-    OrderMessage,
     ProfileAnswer,
     ProfileRequest,
     WorkerStatus,
@@ -62,25 +61,22 @@ class Analyze:
     doubted: tuple[WorkerPattern, ...] = ()
 
 
-#: A job whose baseline window already shows a cause of this gain is looked at again, for longer.
-_EARLY_GAIN = 0.1
-
-
 class Windows:
     """All windows of one job.
 
     Attributes:
-        suspicion: The verdict on the baseline window, if that shows a slow job and nobody has looked again.
         look: The verdict on the last baseline window; None if none was judged.
         hold: The job stands still: no window opens; one that is open goes on to its own deadlines.
         roll: Who takes part.
         ledger: What people read of all windows.
         ended: The job is over: no window opens any more.
+        opening: Which window opens next.
+        baseline: What later windows are compared with.
+        capturing: The window that is open, and what workers shall do for it.
     """
 
     def __init__(self, job: str, settings: Settings) -> None:
         self.job = job
-        self.suspicion: Verdict | None = None
         self.look: Verdict | None = None
         self._judging = 0
         self.hold = False
@@ -88,9 +84,9 @@ class Windows:
         self._settings = settings
         self.ledger = Ledger()
         self.roll = Roll(self.ledger.note)
-        self._opening = Opening(settings)
-        self._baseline = Baseline(settings)
-        self._capturing = Capturing(settings, self.roll, self.ledger)
+        self.opening = Opening(settings)
+        self.baseline = Baseline(settings)
+        self.capturing = Capturing(settings, self.roll, self.ledger)
 
     # ------------------------------------------------------------------ events in
 
@@ -101,17 +97,22 @@ class Windows:
 
     def take_pattern(self, pattern: WorkerPattern) -> bool:
         """Take in the head of a worker's summary, without moving on; False for a late one, or of another window."""
-        current, rank = self._capturing.current, pattern.worker.global_rank
-        if current is None or pattern.window_id != current.window.window_id or rank not in current.ranks:
-            return False
-        current.patterns[rank] = pattern
-        return True
+        current = self._awaiting(pattern.window_id, pattern.worker.global_rank)
+        if current is not None:
+            current.patterns[pattern.worker.global_rank] = pattern
+        return current is not None
 
     def summary_failed(self, window_id: int, global_rank: int, note: str) -> None:
         """A worker's window could not be summarized."""
-        current = self._capturing.current
-        if current is not None and window_id == current.window.window_id and global_rank in current.ranks:
+        if current := self._awaiting(window_id, global_rank):
             current.left_out[global_rank] = note
+
+    def _awaiting(self, window_id: int, global_rank: int) -> Underway | None:
+        """The open window, if it is this one and the worker takes part."""
+        current = self.capturing.current
+        if current is None or window_id != current.window.window_id or global_rank not in current.ranks:
+            return None
+        return current
 
     def asked(self, now: float, request: ProfileRequest) -> ProfileAnswer:
         """Somebody wants a window now; it opens at the next report."""
@@ -119,7 +120,7 @@ class Windows:
         if refused is not None:
             return refused
         window_id = self.ledger.new_id()
-        self._opening.request(window_id, request)
+        self.opening.request(window_id, request)
         return ProfileAnswer(window_id=window_id)
 
     def _refused(self) -> ProfileAnswer | None:
@@ -129,11 +130,11 @@ class Windows:
         if self.window is not None and self.window.purpose != "baseline":
             busy = self.window.window_id
             return ProfileAnswer(window_id=busy, refused=f"window {busy} is open already; its verdict is coming")
-        if not opening.in_training(self.roll):
+        if not in_training(self.roll):
             return ProfileAnswer(refused=self._not_yet())
         if self.hold:
             return ProfileAnswer(refused="the job stands still; it is being looked at already")
-        return ProfileAnswer(refused=self._opening.refusal) if self._opening.refusal else None
+        return ProfileAnswer(refused=self.opening.refusal) if self.opening.refusal else None
 
     def _not_yet(self) -> str:
         """Say what is missing before any window can open."""
@@ -150,35 +151,28 @@ class Windows:
             self._judging = 0
             if verdict is not None:
                 self.look = verdict
-                self._suspect(verdict)
-        current = self._capturing.current
+                if looks_slow(verdict) and verdict.cause is not None:  # only a longer window may say so
+                    self.opening.suspect(f"the first window already shows {in_short(verdict.cause)}")
+        current = self.capturing.current
         if current is None or current.window.window_id != window_id:
             return
-        self._capturing.close()
+        self.capturing.close()
         if verdict is None:
             self.ledger.show(current.window, "failed", None, "the analysis failed; see log/collector.log")
             return
         self.ledger.show(current.window, "done", verdict)
-        self.suspicion = None
         if current.window.purpose == "early" and verdict.verdict == "slow":
-            self._baseline.discredit()
+            self.baseline.was_slow = True
         length = current.window.last_iteration - current.window.first_iteration
-        self._opening.judged(now, current.wanted.purpose, verdict, length)
-
-    def _suspect(self, verdict: Verdict) -> None:
-        """The baseline window of a job that looks slow from its start: only a longer window may say so."""
-        cause = verdict.cause
-        if verdict.verdict == "slow" and cause is not None and (cause.gain or 0.0) >= _EARLY_GAIN:
-            self.suspicion = verdict
-            self._opening.suspect(f"the first window already shows {in_short(cause)}")
+        self.opening.judged(now, current.wanted.purpose, verdict, length)
 
     def job_ended(self, now: float, patience_s: float = math.inf) -> list[Analyze]:
         """The command is over: no new windows; what is being summarized may still come in, for so long."""
         self.ended = True
-        current = self._capturing.current
+        current = self.capturing.current
         if current is not None and current.phase == "probe":
             self.ledger.show(current.window, "given up", None, "the job ended before the window opened")
-            self._capturing.close()
+            self.capturing.close()
         elif current is not None:
             patience_s = min(patience_s, self._settings.window_deadline_s / 3)
             current.deadline = min(current.deadline, now + patience_s)
@@ -186,23 +180,23 @@ class Windows:
 
     def tick(self, now: float) -> list[Analyze]:
         """Time passed; call at least once a second."""
-        current = self._capturing.current
+        current = self.capturing.current
         if current is not None and current.phase == "probe" and current.window.purpose == "baseline":
             self._give_way(now, current)
         if current is None:
             self._maybe_open(now)
             return []
-        outcome = self._capturing.advance(now, self.ended)
+        outcome = self.capturing.advance(now, self.ended)
         if outcome in ("given up", "too large"):
-            self._opening.given_up(now, in_vain=outcome == "too large")
+            self.opening.given_up(now, in_vain=outcome == "too large")
         return self._analyze(current) if outcome == "ready" else []
 
     def _give_way(self, now: float, current: Underway) -> None:
         """Let a baseline window that has not opened yet become the one for a trigger: it would show the same."""
-        wanted = self._opening.next_trigger(now, self.roll)
+        wanted = self.opening.next_trigger(now, self.roll)
         if wanted is not None:
             current.serve(wanted)
-            self._baseline.gave_way()
+            self.baseline.gave_way()
             self.ledger.show(current.window, "probe")
 
     # ------------------------------------------------------------------ views
@@ -210,40 +204,13 @@ class Windows:
     @property
     def busy(self) -> bool:
         """A window is open or being analyzed, the baseline window included."""
-        return self._capturing.current is not None or self._judging > 0
+        return self.capturing.current is not None or self._judging > 0
 
     @property
     def window(self) -> Window | None:
         """The window being worked on."""
-        current = self._capturing.current
+        current = self.capturing.current
         return None if current is None else current.window
-
-    def underway(self, now: float, wall_s: float) -> UnderwayRecord | None:
-        """The window that workers were ordered to capture, for a collector that may come after this one.
-
-        Args:
-            now: Seconds, on our own clock.
-            wall_s: The same moment in seconds since 1970.
-        """
-        current = self._capturing.current
-        if current is None or not current.serial:
-            return None
-        return current.record(now, wall_s)
-
-    @property
-    def order(self) -> OrderMessage | None:
-        """Order that workers shall follow now; None without one."""
-        return self._capturing.order
-
-    @property
-    def absolved(self) -> int:
-        """Windows so far that found nothing wrong, but for those that somebody asked for."""
-        return self._opening.absolved
-
-    @property
-    def baseline(self) -> tuple[WorkerPattern, ...]:
-        """Heads of the patterns of the baseline window, trusted or not."""
-        return self._baseline.patterns
 
     def status(self) -> JobStatus:
         """The job for people."""
@@ -251,7 +218,7 @@ class Windows:
         living = [status for status in workers if not status.ended]
         means = [status.current_s for status in living if status.current_s is not None]
         bests = [status.baseline_s for status in living if status.baseline_s is not None]
-        current = self._capturing.current
+        current = self.capturing.current
         phase, message = self._between_windows(living) if current is None else (current.phase, current.in_words)
         return JobStatus(
             job=self.job,
@@ -279,48 +246,52 @@ class Windows:
     def resume(self, now: float, wall_s: float, history: History) -> None:
         """Go on where a collector of the same job ended; before anything else. Times as for `underway`."""
         self.ledger.resume(history)
-        self._opening.resume(history)
-        self._baseline.resume(history)
-        self._capturing.resume(now, wall_s, history)
+        self.opening.resume(history)
+        self.baseline.resume(history)
+        self.capturing.resume(now, wall_s, history)
 
     # ------------------------------------------------------------------ opening
 
     def _maybe_open(self, now: float) -> None:
         if self.ended or self.hold or self.roll.waiting(now):
             return
-        training = opening.in_training(self.roll)
+        training = in_training(self.roll)
         if training:
-            self._baseline.watch(training)
-            self._baseline.retake_if_better(training)
+            self.baseline.watch(training)
+            self.baseline.retake_if_better(training)
         wanted = self._wanted(now, training) if training else None
         if wanted is not None:
-            self._capturing.open(now, training, wanted)
+            self.capturing.open(now, training, wanted)
 
     def _wanted(self, now: float, training: Sequence[WorkerStatus]) -> Wanted | None:
         """The window to open now, in order of precedence."""
-        request = self._opening.next_request()
+        request = self.opening.next_request()
         if request is not None or self.roll.gathering(now):
             return request
-        trigger = self._opening.next_trigger(now, self.roll)
-        if trigger is not None or not self._baseline.is_due(training, len(counting(self.roll.living))):
+        trigger = self.opening.next_trigger(now, self.roll)
+        if trigger is not None or not self.baseline.is_due(training, len(counting(self.roll.living))):
             return trigger
-        self._baseline.opened()
+        self.baseline.opened()
         return Wanted("baseline", "early healthy window", self._settings.baseline_window_s)
 
     # ------------------------------------------------------------------ analysis
 
     def _analyze(self, current: Underway) -> list[Analyze]:
-        current.leave_out_the_late()
+        current.left_out |= dict.fromkeys(sorted(current.waiting_for), "no pattern before the deadline")
         notes = current.omissions()
         is_baseline = current.window.purpose == "baseline"
         if is_baseline:
-            self._keep_baseline(current)
+            self.baseline.taken(current.patterns.values(), current.window.current_iteration_s)
+            if self.baseline.disturbed:
+                self.ledger.note(f"window {current.window.window_id}: {self.baseline.disturbed}")
+            self.ledger.show(current.window, "done", None, f"{len(self.baseline.patterns)} workers")
+            self.capturing.close()  # other windows need not wait until it is judged
             if not current.patterns:
                 self.ledger.unseen = "; ".join(notes)
                 return []
             self._judging = current.window.window_id
         else:
-            if current.window.purpose == "early" and self._baseline.is_far_faster_than(current.patterns.values()):
+            if current.window.purpose == "early" and self.baseline.is_far_faster_than(current.patterns.values()):
                 current.window = msgspec.structs.replace(current.window, purpose="slow")
             current.phase = "analysis"
             self.ledger.show(current.window, "analysis")
@@ -331,30 +302,24 @@ class Windows:
                 window=current.window,
                 patterns=tuple(current.patterns[rank] for rank in sorted(current.patterns)),
                 baseline=baseline,
-                expected_workers=current.expected_workers,
+                expected_workers=max(
+                    [len(current.ranks), *(one.worker.world_size for one in current.patterns.values())]
+                ),
                 notes=tuple(notes),
                 asked_at=current.asked_at,
                 counts=not is_baseline,
-                doubted=() if stands_alone or baseline else self._baseline.patterns,
+                doubted=() if stands_alone or baseline else self.baseline.patterns,
             )
         ]
 
-    def _keep_baseline(self, current: Underway) -> None:
-        """Other windows need not wait until it is judged."""
-        self._baseline.taken(current.patterns.values(), current.window.current_iteration_s)
-        if self._baseline.disturbed:
-            self.ledger.note(f"window {current.window.window_id}: {self._baseline.disturbed}")
-        self.ledger.show(current.window, "done", None, f"{len(self._baseline.patterns)} workers")
-        self._capturing.close()
-
     def _trusted_baseline(self, current: Underway, notes: list[str]) -> tuple[WorkerPattern, ...]:
         """Patterns to compare with; none, and a note, if the job was not healthy when they were taken."""
-        best_s = opening.best_s(opening.in_training(self.roll))
-        now_s = self._baseline.pace_in(current.patterns.values(), current.window.current_iteration_s)
-        doubts = self._baseline.doubts(best_s, now_s)
-        if not doubts:
-            notes.extend(filter(None, [self._baseline.shows_a_part(best_s, now_s)]))
-            return self._baseline.patterns
-        notes.append(f"{REFUSED}{doubts}.")
-        self._baseline.distrust()
-        return ()
+        best, told_s = best_s(in_training(self.roll)), current.window.current_iteration_s
+        now_s = self.baseline.pace_in(current.patterns.values(), told_s)
+        if doubts := self.baseline.doubts(best, now_s):
+            notes.append(f"{REFUSED}{doubts}.")
+            self.baseline.distrust()
+            return ()
+        if part := self.baseline.shows_a_part(best, now_s):
+            notes.append(part)
+        return self.baseline.patterns

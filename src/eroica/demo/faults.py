@@ -42,12 +42,7 @@ class FaultPlan:
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise UsageError(f"{name} of a fault plan must be a whole number >= 0, not {value!r}")
         for option, number in self.options.items():
-            if (
-                isinstance(number, bool)
-                or not isinstance(number, int | float)
-                or not math.isfinite(number)
-                or number < 0
-            ):
+            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
                 raise UsageError(f"fault option {option} must be a number >= 0, not {number!r}")
 
     def __str__(self) -> str:

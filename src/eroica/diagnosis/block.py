@@ -15,8 +15,8 @@ from eroica.diagnosis.frames import Activity, Focus
 from eroica.model.verdict import ResourceUse
 
 Floats = NDArray[np.float64]
-#: What time is compared with. "slowdown": what the job itself became slower by, where no baseline window was kept.
-Reference = Literal["peers", "baseline", "expectation", "slowdown"]
+#: What time is compared with.
+Reference = Literal["peers", "baseline", "expectation"]
 Scope = Literal["some", "all", "rotating"]
 FindingKind = Literal["compute", "memory", "collective", "python", "other"]
 #: What kind of time a block is made of.

@@ -39,30 +39,27 @@ _PICKLING = ("_object_to_tensor (", "_tensor_to_object (")
 def list_cells(view: View) -> dict[Cell, list[int]]:
     """Return the rows with critical time of each cell (indices into the fleet's keys)."""
     fleet = view.fleet
-    busy = {row for row in range(len(fleet.keys)) if fleet.critical_us[row].max() > 0}
-    memory = [row for row, key in enumerate(fleet.keys) if _is_memory(key, view.fleet.has_accelerator)]
-    found: dict[Cell, list[int]] = {
-        "input": view.rows(kinds=_INPUT_KINDS, phases=frozenset({"input"})),
-        "python": python_rows(view),
-        "collections": [row for row, key in enumerate(fleet.keys) if key.kind == "gc"],
-        "memory": memory,
-        "operators": operators(fleet),
-        "launches": [row for row in launching_rows(fleet) if fleet.keys[row].phase != "input"],
-        "collectives": [row for row, key in enumerate(fleet.keys) if key.kind == "collective"],
+    busy = fleet.critical_us.max(axis=1) > 0
+    keys = [(row, key) for row, key in enumerate(fleet.keys) if busy[row]]
+    return {
+        "input": [row for row, key in keys if key.phase == "input" and key.kind in _INPUT_KINDS],
+        "python": [
+            row
+            for row, key in keys
+            if key.kind == "python" and key.phase in BESIDE_INPUT and not enters_collective(key.stack)
+        ],
+        "collections": [row for row, key in keys if key.kind == "gc"],
+        "memory": [row for row, key in keys if _is_memory(key, fleet.has_accelerator)],
+        "operators": [row for row in operators(fleet) if busy[row]],
+        "launches": [row for row in launching_rows(fleet) if busy[row]],
+        "collectives": [row for row, key in keys if key.kind == "collective"],
     }
-    return {cell: [row for row in rows if row in busy] for cell, rows in found.items()}
 
 
 def _is_memory(key: FunctionKey, has_accelerator: bool) -> bool:
     if has_accelerator:
         return key.kind == "memory"
-    return key.kind == "compute" and key.name in _COPIES and key.phase != "input"
-
-
-def python_rows(view: View) -> list[int]:
-    """List rows of Python outside the loader's next that are a worker's own work."""
-    rows = view.rows(kinds=frozenset({"python"}), phases=frozenset(BESIDE_INPUT))
-    return [row for row in rows if not enters_collective(view.fleet.keys[row].stack)]
+    return key.name in _COPIES and key.phase != "input"
 
 
 def enters_collective(stack: Sequence[str]) -> bool:
@@ -106,9 +103,7 @@ def inside_us(fleet: Fleet, rows: list[int]) -> Floats:
     return fleet.device_us[list(rows)]
 
 
-def find_caller(
-    view: View, workers: Sequence[int], reference: Reference, measure: Measure = inside_us
-) -> Caller | None:
+def find_caller(view: View, workers: Sequence[int], reference: Reference, measure: Measure) -> Caller | None:
     """Find the user's function with the largest excess in what it calls.
 
     Args:
@@ -117,28 +112,31 @@ def find_caller(
         reference: What their time exceeds; a stated limit tells nothing of functions.
         measure: Time of rows that is compared.
     """
-    rows, members = _rows(view.fleet), list(workers)
-    if not rows or not members or reference in ("expectation", "slowdown"):
+    fleet, rows, members = view.fleet, _rows(view.fleet), list(workers)
+    if reference == "expectation":
         return None
-    time_RW = measure(view.fleet, rows)
+    time_RW = measure(fleet, rows)
     time_R = time_RW[:, members].mean(axis=1)
-    usual_R = _usual(view, rows, time_RW, time_R, members, reference, measure)
-    if usual_R is None:
-        return None
-    focus = find_focus(view.fleet.keys, rows, np.maximum(time_R - usual_R, 0.0), time_R)
+    if reference == "peers":
+        usual_R = time_R.copy()
+        # rows below a thousandth of all decide nothing: there are hundreds, and peers cost much at 100,000 workers
+        large = np.flatnonzero(time_R >= 0.001 * time_R.sum())
+        usual_R[large] = np.nan_to_num(fleet.usual(time_RW[large]))[:, members].mean(axis=1)
+    else:
+        usual_R = np.nan_to_num(view.suspects.rows_then(rows, measure)[:, members].mean(axis=1), nan=np.inf)
+    focus = find_focus(fleet.keys, rows, np.maximum(time_R - usual_R, 0.0), time_R)
     if focus is None or not focus.is_own or not focus.is_specific:
         return None
     entry = focus.entry
-    under = np.asarray([entry in view.fleet.keys[row].stack for row in rows], dtype=np.bool_)
-    usual_us = float(usual_R[under].sum())
-    if reference == "baseline":  # whatever it called then
+    under = np.asarray([entry in fleet.keys[row].stack for row in rows], dtype=np.bool_)
 
-        def all_under(past: Fleet) -> Floats:
-            rows = [row for row in _rows(past) if entry in past.keys[row].stack]
-            return np.asarray(measure(past, rows).sum(axis=0))
+    def all_under(past: Fleet) -> Floats:
+        """Return the time of whatever it called then. float64 [W]."""
+        called = [row for row in _rows(past) if entry in past.keys[row].stack]
+        return np.asarray(measure(past, called).sum(axis=0))
 
-        usual_us = max(usual_us, float(view.suspects.then(all_under)[members].mean()))
-    return Caller(focus=focus, own_us=float(time_R[under].sum()), usual_us=usual_us)
+    then_us = float(view.suspects.then(all_under)[members].mean()) if reference == "baseline" else 0.0
+    return Caller(focus=focus, own_us=float(time_R[under].sum()), usual_us=then_us or float(usual_R[under].sum()))
 
 
 def _rows(fleet: Fleet) -> list[int]:
@@ -154,55 +152,21 @@ def _rows(fleet: Fleet) -> list[int]:
     ]
 
 
-def _usual(
-    view: View,
-    rows: list[int],
-    time_RW: Floats,
-    time_R: Floats,
-    members: list[int],
-    reference: Reference,
-    measure: Measure,
-) -> Floats | None:
-    """Return the reference's time of each row; None where the reference does not tell it. float64 [R]."""
-    if reference == "peers":
-        usual_R = time_R.copy()
-        # rows below a thousandth of all decide nothing: there are hundreds, and peers cost much at 100,000 workers
-        large = np.flatnonzero(time_R >= 0.001 * time_R.sum())
-        usual_R[large] = np.nan_to_num(view.fleet.usual(time_RW[large]))[:, members].mean(axis=1)
-        return usual_R
-    past = view.suspects.baseline
-    if past is None or not set(view.fleet.ranks) <= set(past.ranks):
-        return None
-    if measure is inside_us and past.knows_launchers != view.fleet.knows_launchers:
-        return None
-    return np.asarray(view.suspects.rows_then(rows, measure)[:, members].mean(axis=1))
-
-
 def with_caller(view: View, block: Block) -> Block:
     """Return a block of operators, launches, copies or collections with the function that calls them as a fact.
 
-    Recorded traces do not tell. Without launches linked to their stacks, a device's kernels do not either, but the host
-    stands still while it allocates or copies from pageable memory.
+    Recorded traces do not tell, nor do kernels of a device whose launches are not linked to their stacks; but the host
+    stands still while it copies from or to pageable memory.
     """
     if view.is_trace or not block.workers or block.cell in ("input", "python", "collectives", "process"):
         return block
-    is_of_host = block.cell in ("launches", "collections") or _waits_on_host(block)
-    if not is_of_host and view.fleet.has_accelerator and not view.fleet.knows_launchers:
+    is_of_host = block.cell in ("launches", "collections")
+    is_seen = is_of_host or "Pageable" in block.focus.name or view.fleet.knows_launchers
+    if view.fleet.has_accelerator and not is_seen:
         return block
-    measure = host_us if block.cell in ("launches", "collections") else inside_us
-    caller = find_caller(view, block.workers, block.reference, measure)
+    caller = find_caller(view, block.workers, block.reference, host_us if is_of_host else inside_us)
     # stacks are sampled at a tenth of the operators' moments
     least = 0.2 if block.cell == "launches" or block.is_general else MOST
     if caller is None or caller.excess_us < least * block.excess_us:
         return block
-    if block.cell in ("memory", "collections") and caller.excess_us > block.excess_us / MOST:
-        return block
     return msgspec.structs.replace(block, facts=msgspec.structs.replace(block.facts, caller=caller))
-
-
-def _waits_on_host(block: Block) -> bool:
-    """Return True if the named operation holds up the host: allocations, copies from memory that is not pinned."""
-    return (
-        block.focus.name.startswith(("cudaMalloc", "cudaFree", "hipMalloc", "hipFree"))
-        or "Pageable" in block.focus.name
-    )

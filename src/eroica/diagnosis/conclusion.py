@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.frames import HALF, LARGE_PART, MOST
+from eroica.diagnosis.frames import HALF, LARGE_PART
 from eroica.diagnosis.labels import PLANNED
 from eroica.diagnosis.recordings import FEW_STEPS, describe_turns
 from eroica.diagnosis.selection import LEAST_CHANGE, LEAST_DOUBTED, Cause, Weighed, explained_us, growth_of
-from eroica.diagnosis.setup import setup_notes
+from eroica.diagnosis.setup import warn_of_settings
 from eroica.diagnosis.stages import describe_stage, find_long_stage
 from eroica.diagnosis.view import View
 from eroica.diagnosis.wording import summarize_cause
 from eroica.diagnosis.words import format_ms, name_workers
-from eroica.localize.excess import SURE, mean_error
 from eroica.model.lost import Lost
 from eroica.model.shares import percent
 from eroica.model.verdict import Finding, VerdictWord
@@ -28,6 +26,7 @@ from eroica.model.words import milliseconds
 
 LONGER_WINDOW = "take a longer window"
 MORE_STEPS = "record more steps (schedule(active=...))"
+OPEN_ANOTHER = "open another window while it is slow (eroica profile)"
 LEAVE_ON = "leave the baseline window on, or compare with a healthy run (eroica diff)"
 
 
@@ -46,25 +45,27 @@ def conclude(
     missing = too_little(view)
     if missing:
         return "undetermined", f"Too little to tell: {missing}.", notes
-    absence = _find_absence(view)
+    absent_us = _absent_us(view)
     if causes:
         text = summarize_cause(view, causes[0])
-        if absence is not None and _hides(view, absence, causes):
-            return "undetermined", _describe_absence(view, absence), (*notes, f"Besides: {text}")
+        if _hides(view, absent_us, causes):
+            return "undetermined", _describe_absence(view, absent_us), (*notes, f"Besides: {text}")
+        if absent_us and not view.is_trace:
+            whom = name_workers(view.context.missing)
+            notes = (*notes, f"{_wait(view, absent_us)}, which may be for {whom}: not reported.")
         text, is_slow = _with_rest(view, causes, findings, text)
-        beside = (_note_absence(view, absence),) if absence is not None and not view.is_trace else ()
         word: VerdictWord = "slow" if is_slow else "undetermined"
         if all(one.cause == PLANNED for one in causes):  # no fault, if it is all that has grown
             # the rest of a busy machine's growth is noise
             word = "healthy" if explained_us(view, causes) >= LARGE_PART * _grown_us(view) else "undetermined"
-        return word, text, (*notes, *beside)
+        return word, text, notes
     if view.suspects.arrivals.contradicted:
         return "undetermined", _contradiction(view), notes
-    if absence is not None and absence.is_most:
-        return "undetermined", _describe_absence(view, absence), notes
-    doubted = [one for one in weighed if one.is_doubted and one.cause.gain >= LEAST_DOUBTED]
+    if absent_us:
+        return "undetermined", _describe_absence(view, absent_us), notes
+    doubted = [one.cause for one in weighed if one.is_doubted and one.cause.gain >= LEAST_DOUBTED]
     if doubted:
-        return "undetermined", _doubted(view, doubted[0].cause), notes
+        return "undetermined", _doubted(view, doubted[0]), notes
     if view.is_slow:
         return "undetermined", _unexplained(view, weighed), notes
     if view.is_trace and all(pattern.found_by == "span" for pattern in view.fleet.patterns):
@@ -84,7 +85,7 @@ def too_little(view: View) -> str:
         return f"the workers share {view.iterations} iteration, {wanted}"
     if not view.is_trace and view.workers < HALF * view.context.expected_workers:
         few = f"only {view.workers} of {view.context.expected_workers} workers reported"
-        share = _common_share(view)
+        share = _common_us(view) / max(view.iteration_us, 1e-9)
         who = "it waits" if view.workers == 1 else "they wait"
         waits = f", and {who} {percent(share)} of each iteration in collectives" if share >= 0.2 else ""
         return f"{few}{waits}; start {ALL_OF_THEM}"
@@ -93,17 +94,14 @@ def too_little(view: View) -> str:
 
 def _with_rest(view: View, causes: Sequence[Cause], findings: Sequence[Finding], text: str) -> tuple[str, bool]:
     """Add the growth that no cause explains; False if it is most of it and all causes are improbable."""
-    inside, _ = growth_of(view)
-    explained, loss = explained_us(view, causes), view.loss
-    share = explained / max(view.iteration_us, 1e-9)
-    rest_us = loss.rest(explained) if loss is not None else 0.0
-    if not rest_us and (share >= HALF * inside or inside - share < LEAST_CHANGE):
+    explained_by_all = explained_us(view, causes)
+    rest_us = view.loss.rest(explained_by_all) if view.loss is not None else 0.0
+    if not rest_us:
         return text, True
-    grown_us = _grown_us(view)
     what = "That explains" if len(causes) == 1 else "All causes together explain"
-    of = f"; no cause explains the other {milliseconds(rest_us / 1e3)}" if rest_us else f" of the {format_ms(grown_us)}"
-    text += f" {what} {format_ms(explained)}{of} that iterations take longer than before."
-    if explained < HALF * grown_us and max(one.confidence for one in findings) < HALF:
+    rest = f"no cause explains the other {milliseconds(rest_us / 1e3)} that iterations take longer than before"
+    text += f" {what} {format_ms(explained_by_all)}; {rest}."
+    if explained_by_all < HALF * _grown_us(view) and max(one.confidence for one in findings) < HALF:
         return f"{text} It is rather wrong than right; {LONGER_WINDOW}.", False
     return text, True
 
@@ -117,12 +115,10 @@ def _grown_us(view: View) -> float:
 def _doubted(view: View, cause: Cause) -> str:
     block = cause.block
     what = f"{block.focus.label} ({cause.cause})" if block.focus.functions else cause.cause
-    if block.cell == "late" and not block.focus.functions:
-        what = "Waiting for a late start into collectives"
-    who = name_workers([view.fleet.ranks[at] for at in block.workers]) if block.workers else "changing workers"
-    count = f"{view.iterations} iteration{' is' if view.iterations == 1 else 's are'}"
     if block.culprit is not None:
         what = f"{block.culprit.subject}: {cause.cause}"
+    who = name_workers([view.fleet.ranks[at] for at in block.workers]) if block.workers else "changing workers"
+    count = f"{view.iterations} iteration{' is' if view.iterations == 1 else 's are'}"
     return (
         f"{what} seems to cost {percent(cause.gain)} of the iteration ({view.now_text}) on {who}, but "
         f"{count} too few to tell it from noise; {MORE_STEPS}.{describe_turns(view)}"
@@ -135,17 +131,11 @@ def _unexplained(view: View, weighed: Sequence[Weighed]) -> str:
         expected_us = view.settings.expected_iteration_s * 1e6
         longer = percent(view.iteration_us / expected_us - 1)
         text = f"Iterations take {view.now_text}, {longer} more than expected ({format_ms(expected_us)})"
-    lacking, wanted = [], []
+    why, what = f"no worker stands out among its peers or against the job's own {view.past_window}", OPEN_ANOTHER
     if view.suspects.baseline is None:
-        lacking.append("there is no baseline window of the healthy job to compare with")
-        wanted.append(LEAVE_ON)
+        why, what = "there is no baseline window of the healthy job to compare with", LEAVE_ON
     if not any(pattern.samples_used for pattern in view.fleet.patterns):
-        lacking.append("there are no Python stacks")
-        wanted.append("let stacks be sampled")
-    if view.workers > 1 and not view.suspects.arrivals.executions:
-        lacking.append("no collective could be matched between workers")
-    why = ", and ".join(lacking) or f"no worker stands out among its peers or against the job's own {view.past_window}"
-    what = "; ".join(wanted) or "open another window while it is slow (eroica profile)"
+        why += ", and there are no Python stacks"
     best = sorted(weighed, key=lambda one: -one.cause.gain)[:2]
     likely = ", ".join(
         f"{one.cause.block.focus.label} ({percent(one.cause.gain)})" for one in best if one.cause.gain > 0
@@ -214,7 +204,8 @@ def _notes(view: View, causes: Sequence[Cause]) -> Iterator[str]:
         and view.context.window.purpose not in ("baseline", "early")
     ):
         yield "No baseline window: changes that hit all workers alike can only be judged against expectation."
-    yield from setup_notes(view, {cause.cause for cause in causes})
+    if view.is_slow and not causes and not view.is_trace:
+        yield from warn_of_settings(view, range(view.workers))
     yield from _worker_notes(view)
 
 
@@ -238,96 +229,65 @@ ALL_OF_THEM = (
 )
 
 
-class _Absence(msgspec.Struct, frozen=True, kw_only=True):
-    """Waiting of all workers that reported, for workers that did not or for the transfer: nothing tells which.
+def _common_us(view: View) -> float:
+    """Return the time per iteration that even the worker that waits least spends in collectives."""
+    return float(view.fleet.wait_us.min(axis=0).mean())
 
-    Attributes:
-        us: Waiting per iteration; or its excess over the baseline window, see `is_longer`.
-        is_longer: `us` is the excess over the baseline window.
-        is_most: The waiting is enough to be the reason by itself.
+
+def _absent_us(view: View) -> float:
+    """Return the time per iteration that all wait for nobody who reported; 0 if that is too little, or all reported.
+
+    Of a running job by how much longer than in the baseline window; without one all of it, from 30 % of the iteration
+    on. It may be the transfer as well: nothing tells which.
     """
-
-    us: float
-    is_longer: bool
-    is_most: bool
-
-
-def _common_share(view: View) -> float:
-    """Return the share of the iteration that even the worker that waits least spends in collectives."""
-    return float(view.fleet.wait_us.min(axis=0).mean()) / max(view.iteration_us, 1e-9)
-
-
-def _find_absence(view: View) -> _Absence | None:
-    """Find the time that all wait in collectives for a worker that did not report; None where that is too little."""
+    past = view.suspects.baseline
     if not view.context.missing:
-        return None
+        return 0.0
     if view.is_trace:
-        worst = float(_for_nobody(view).max())
-        is_most = worst >= view.settings.min_gain
-        return _Absence(us=worst * view.iteration_us, is_longer=False, is_most=True) if is_most else None
-    now_1I, past = view.fleet.wait_us.min(axis=0)[None], view.suspects.baseline
-    those = [] if past is None else [at for at, rank in enumerate(past.ranks) if rank in view.fleet.known_ranks]
-    if past is not None and those:
-        then_1I = past.wait_us[those].min(axis=0)[None]  # of fewer workers the least wait is longer
-        longer_us = float(now_1I.mean() - then_1I.mean())
-        error_us = float(np.hypot(mean_error(now_1I)[0], mean_error(then_1I)[0]))
-        least = view.settings.min_gain if view.is_slow or view.fleet.has_accelerator else LEAST_CHANGE
-        if longer_us >= max(least * view.iteration_us, SURE * error_us):
-            is_most = longer_us >= MOST * (view.iteration_us - past.mean_iteration_us) > 0
-            return _Absence(us=longer_us, is_longer=True, is_most=is_most)
-    share = _common_share(view)
-    if share < 0.3:  # nor may one be late that did not report
-        return None
-    # as long as when all had reported it is what they always wait
-    is_known = past is not None and bool(those) and set(view.context.missing) <= set(past.ranks)
-    return _Absence(us=share * view.iteration_us, is_longer=False, is_most=not is_known)
+        waited_us, least = float(_for_nobody_us(view).max()), view.settings.min_gain
+    else:
+        waited_us, least = _common_us(view), 0.3
+        those = [] if past is None else [at for at, rank in enumerate(past.ranks) if rank in view.fleet.known_ranks]
+        if past is not None and those:  # of fewer workers the least wait is longer
+            waited_us, least = waited_us - float(past.wait_us[those].min(axis=0).mean()), LEAST_CHANGE
+    return waited_us if waited_us >= least * view.iteration_us else 0.0
 
 
-def _hides(view: View, absence: _Absence, causes: Sequence[Cause]) -> bool:
-    """Return True if waiting for workers that did not report may cost more than all causes together.
+def _for_nobody_us(view: View) -> NDArray[np.float64]:
+    """Return each worker's time in collectives in which no recorded worker is waited for. float64 [W]."""
+    return np.asarray(view.wait_us - view.suspects.arrivals.waited_us.mean(axis=1))
 
-    Where that wait is no longer than in the baseline window, or there is none, it stands beside causes as a note. A
-    cause of kind "collective" is that wait itself.
+
+def _hides(view: View, absent_us: float, causes: Sequence[Cause]) -> bool:
+    """Return True if waiting for workers that did not report has grown by more than all causes together cost.
+
+    A cause of kind "collective" is that wait itself. Without a baseline window the wait stands beside causes as a note.
     """
-    if not absence.is_most:
+    if view.is_trace or view.suspects.baseline is None or any(one.block.kind == "collective" for one in causes):
         return False
-    if any(cause.block.kind == "collective" for cause in causes):
-        return False
-    gained_us = sum(cause.gain for cause in causes) * view.iteration_us
-    return not causes or (absence.is_longer and absence.us > gained_us)
+    return absent_us > sum(cause.gain for cause in causes) * view.iteration_us
 
 
-def _describe_absence(view: View, absence: _Absence) -> str:
+def _describe_absence(view: View, absent_us: float) -> str:
     """Say that all may wait for workers that did not report, and what would settle it."""
     ranks = name_workers(view.context.missing)
     if view.is_trace:
-        worst = int(_for_nobody(view).argmax())
-        who, share = name_workers([view.fleet.ranks[worst]], capital=True), f"{percent(_for_nobody(view)[worst])}"
+        worst = view.fleet.ranks[int(_for_nobody_us(view).argmax())]
         is_there = set(view.context.missing) <= set(view.context.left_out)
         why = "left out of the comparison" if is_there else "of which there is no trace"
+        spent = f"Worker {worst} spends {percent(absent_us / view.iteration_us)} of the iteration in collectives"
         return (
-            f"{who} spends {share} of the iteration in collectives, and for none of the recorded workers: that may be "
-            f"the transfer, or {ranks}, {why}. Traces of all ranks would tell."
+            f"{spent}, and for none of the recorded workers: that may be the transfer, or {ranks}, {why}. Traces of "
+            "all ranks would tell."
         )
     late = "it is" if len(view.context.missing) == 1 else "they are"
     return (
-        f"{_wait(view, absence)}; {ranks} did not report, and whether {late} late or the transfer is slow cannot be "
+        f"{_wait(view, absent_us)}; {ranks} did not report, and whether {late} late or the transfer is slow cannot be "
         f"told. Start {ALL_OF_THEM}."
     )
 
 
-def _note_absence(view: View, absence: _Absence) -> str:
-    """Note that wait beside causes that cost more, or as much as can be told."""
-    return f"{_wait(view, absence)}, which may be for {name_workers(view.context.missing)}: not reported."
-
-
-def _wait(view: View, absence: _Absence) -> str:
-    longer = f" longer than {view.back_then}" if absence.is_longer else ""
-    each = f"{format_ms(absence.us)} of each {view.now_text} iteration"
+def _wait(view: View, absent_us: float) -> str:
+    longer = f" longer than {view.back_then}" if view.suspects.baseline is not None else ""
+    each = f"{format_ms(absent_us)} of each {view.now_text} iteration"
     return f"All workers that reported wait in collectives, {each}{longer}"
-
-
-def _for_nobody(view: View) -> NDArray[np.float64]:
-    """Return the share of the iteration in collectives in which no recorded worker is waited for. float64 [W]."""
-    waited_W = view.wait_us - view.suspects.arrivals.waited_us.mean(axis=1)
-    return np.asarray(waited_W / max(view.iteration_us, 1e-9))

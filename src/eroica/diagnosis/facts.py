@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from eroica.diagnosis.block import Block, Growth
 from eroica.diagnosis.frames import HALF, MOST, Activity, activity_of
 from eroica.diagnosis.loaders import where_it_runs
-from eroica.diagnosis.operators import held_share, host_fact, queued_share, weighted_mean
+from eroica.diagnosis.operators import Source, held_share, host_fact, queued_share, weighted_mean
 from eroica.diagnosis.outliers import FEWEST_SAMPLES
 from eroica.diagnosis.view import View
 from eroica.model.pattern import ASIDE
@@ -60,8 +60,8 @@ def _planned(view: View, block: Block) -> tuple[Growth, ...]:
         # optimizers step in turn: other gradients are there when the window opens, and as many are computed in it
         times |= dict.fromkeys((*_PARAMETERS, "passes"), 1.0)
     parameters = max(times["parameters"], times["gradients"])
-    longer = max(times["elements"], times["elements"] ** 2, times["tensors"] ** 2)
-    data = max(times["batches"], times["passes"]) * times["samples"] * longer
+    longer = max(times["elements"], times["tensors"])
+    data = max(times["batches"], times["passes"]) * times["samples"] * max(longer, longer**2)
     plans = (
         (_PARAMETERS, _AFTER_FORWARD, parameters),
         (_DATA, _WITH_DATA, data),
@@ -74,13 +74,13 @@ def _planned(view: View, block: Block) -> tuple[Growth, ...]:
 
 
 def _tensors(view: View) -> tuple[Growth, ...]:
-    """Return the growth of tensors that operators show on most workers, where no loader tells the sizes of batches.
+    """Return the growth of tensors that operators of half of the workers show, where no loader tells batch sizes.
 
     It explains a function of the user's. Whether operators themselves compute more, or more slowly, is not known.
     """
-    if any(one.what == "samples" for one in view.growths) or 2 * view.larger_than_before.sum() <= view.workers:
+    if any(one.what == "samples" for one in view.growths) or 2 * view.larger["baseline"].sum() < view.workers:
         return ()
-    return (Growth(what="tensors", before=1.0, now=float(np.nanmedian(view.speed_change.factor))),)
+    return (Growth(what="tensors", before=1.0, now=float(np.nanmedian(view.speeds["baseline"].factor))),)
 
 
 def _explains(view: View, block: Block, phases: frozenset[str], most: float) -> bool:
@@ -164,23 +164,22 @@ def _on_disk(view: View, workers: Sequence[int], time_W: Floats, name: str) -> f
 def _allowed(view: View, workers: Sequence[int], time_W: Floats) -> float:
     """Return the share of the time in which the training threads did not lack a core, 0-1."""
     queued = weighted_mean([view.fleet.patterns[at].host_facts.get("run_queue_wait", 0.0) for at in workers], time_W)
-    return 1.0 if np.isnan(queued) else float(np.clip(1.0 - queued, 0.0, 1.0))
+    return float(np.clip(1.0 - np.nan_to_num(queued), 0.0, 1.0))
 
 
 def _of_operators(view: View, block: Block, workers: list[int]) -> dict[str, object]:
     """Compare the workers' operators with the block's reference."""
-    source = "peers" if block.reference == "peers" else "baseline"
-    speed = view.speed if source == "peers" else view.speed_change
+    source: Source = "peers" if block.reference == "peers" else "baseline"
+    speed = view.speeds[source]
 
     def mean(value_W: Floats) -> float:
         return float(np.nan_to_num(value_W[workers]).mean())
 
-    larger = view.larger_than_peers if source == "peers" else view.larger_than_before
     return {
         "factor": float(np.nan_to_num(speed.factor[workers], nan=1.0).min()),
         "more_work": mean(speed.more_work),
         "slower": max(mean(np.maximum(np.nan_to_num(speed.slower), 0.0)), 0.0),
-        "has_more_data": bool(larger[workers].all()),
+        "has_more_data": bool(view.larger[source][workers].all()),
         "operator": _operator(view, block, workers),
     }
 

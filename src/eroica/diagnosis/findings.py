@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,90 +32,70 @@ _OF_HOSTS = frozenset(
 )  # fmt: skip
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+class Waiting(NamedTuple):
     """A collective that is long because some worker is late.
 
     Attributes:
         rows: Its rows (indices into the fleet's keys).
         name: Name of the collective.
-        group: What its process groups have in common.
         workers: Workers (indices) that wait in it.
         mean_us: Critical time per iteration on them.
         accused_us: The same on the accused; NaN where nobody is accused.
     """
 
-    rows: tuple[int, ...]
+    rows: list[int]
     name: str
-    group: str
-    workers: tuple[int, ...]
+    workers: list[int]
     mean_us: float
     accused_us: float
-
-    @property
-    def extra_us(self) -> float:
-        """Time beyond that of the accused."""
-        return self.mean_us - (0.0 if np.isnan(self.accused_us) else self.accused_us)
 
 
 def build_findings(view: View, causes: Sequence[Cause]) -> tuple[Finding, ...]:
     """Return the findings: causes by falling gain, then symptoms, each under the first cause that explains it."""
-    symptoms: list[tuple[int, Waiting]] = []
+    symptoms: dict[tuple[str, str], tuple[int, Waiting]] = {}
     for at, cause in enumerate(causes):
-        known = {(wait.name, wait.group) for _, wait in symptoms}
-        symptoms += [(at, wait) for wait in find_waiting(view, cause.block) if (wait.name, wait.group) not in known]
+        for kind, wait in find_waiting(view, cause.block):
+            symptoms.setdefault(kind, (at, wait))
     first = len(causes) + 1
     findings = []
     for at, cause in enumerate(causes):
-        explains = tuple(first + n for n, (owner, _) in enumerate(symptoms) if owner == at)
-        findings.append(_cause(view, at + 1, cause, [wait for owner, wait in symptoms if owner == at], explains))
-    findings += [_symptom(view, first + n, causes[owner], wait) for n, (owner, wait) in enumerate(symptoms)]
+        mine = {first + n: wait for n, (owner, wait) in enumerate(symptoms.values()) if owner == at}
+        findings.append(_cause(view, at + 1, cause, list(mine.values()), tuple(mine)))
+    findings += [_symptom(view, first + n, causes[owner], wait) for n, (owner, wait) in enumerate(symptoms.values())]
     return tuple(findings)
 
 
-def find_waiting(view: View, block: Block) -> list[Waiting]:
+def find_waiting(view: View, block: Block) -> list[tuple[tuple[str, str], Waiting]]:
     """Return the collectives in which others wait for a block's workers, if a tenth of its excess; longest first."""
     others = np.setdiff1d(np.arange(view.workers), np.asarray(block.workers, dtype=np.intp))
     if block.scope == "all" or block.cell == "collectives" or not others.size:
         return []
-    like, groups = likeness_of_groups(view.fleet.patterns), dict[tuple[str, str], list[int]]()
+    like, groups = likeness_of_groups(view.fleet.patterns), defaultdict[tuple[str, str], list[int]](list)
     for row, key in enumerate(view.fleet.keys):
-        if key.kind == "collective" and view.fleet.critical_us[row].max() > 0:
+        if key.kind == "collective":
             # like groups wait alike: in a recording all of one name are one, online those that do the same job
-            kind = "" if view.is_trace else str(like.get(key.group, key.group))
-            groups.setdefault((key.name, kind), []).append(row)
-    waits = [_waiting(view, name, rows, others, block) for name, rows in sorted(groups.items())]
-    worth = [wait for wait in waits if wait is not None and wait.extra_us >= 0.1 * max(block.excess_us, 0.0)]
-    return sorted(worth, key=lambda wait: -wait.extra_us)[:FEW]
+            groups[key.name, "" if view.is_trace else str(like.get(key.group, key.group))].append(row)
+    waits = [(kind, _waiting(view, kind[0], rows, others, block)) for kind, rows in sorted(groups.items())]
+    worth = [(kind, wait) for kind, wait in waits if wait is not None and _extra_us(wait) >= 0.1 * block.excess_us]
+    return sorted(worth, key=lambda one: -_extra_us(one[1]))[:FEW]
 
 
-def _waiting(
-    view: View, name: tuple[str, str], rows: list[int], others: NDArray[np.intp], block: Block
-) -> Waiting | None:
-    time_W = view.fleet.critical_us[rows].sum(axis=0)
-    accused = list(block.workers)
-    least = view.settings.beta_gate * view.iteration_us
-    usual = float(time_W[accused].mean()) if accused else np.nan
-    own_W = time_W if view.is_trace else _beyond_shortest(view.fleet.critical_us[rows])
-    own_usual = float(own_W[accused].mean()) if accused else 0.0
-    longer_W = (time_W - np.nan_to_num(usual) >= least) & (own_W - own_usual >= least)
-    waiters = others[longer_W[others]]
-    if not waiters.size:
+def _extra_us(wait: Waiting) -> float:
+    return wait.mean_us - float(np.nan_to_num(wait.accused_us))
+
+
+def _waiting(view: View, name: str, rows: list[int], others: NDArray[np.intp], block: Block) -> Waiting | None:
+    """Return a collective if some of the others spend clearly longer in it than the accused, beyond its transfer."""
+    accused, time_GW = list(block.workers), view.fleet.critical_us[rows]
+    shortest_G1 = np.where(time_GW > 0, time_GW, np.inf).min(axis=1, keepdims=True)
+    extra_W = np.where(time_GW > 0, time_GW - shortest_G1, 0.0).sum(axis=0)
+    usual = float(extra_W[accused].mean()) if accused else 0.0
+    waiters = others[extra_W[others] - usual >= view.settings.beta_gate * view.iteration_us].tolist()
+    if not waiters:
         return None
-    return Waiting(
-        rows=tuple(rows),
-        name=name[0],
-        group=name[1],
-        workers=tuple(waiters.tolist()),
-        mean_us=float(time_W[waiters].mean()),
-        accused_us=usual,
-    )
-
-
-def _beyond_shortest(time_GW: Floats) -> Floats:
-    """Return the collective time of several groups beyond that of the group's shortest member. float64 [W]."""
-    there_GW = time_GW > 0
-    shortest_G1 = np.where(there_GW, time_GW, np.inf).min(axis=1, keepdims=True)
-    return np.asarray(np.where(there_GW, time_GW - shortest_G1, 0.0).sum(axis=0))
+    time_W = time_GW.sum(axis=0)
+    accused_us = float(time_W[accused].mean()) if accused else np.nan
+    return Waiting(rows, name, waiters, float(time_W[waiters].mean()), accused_us)
 
 
 def _hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
@@ -174,7 +155,7 @@ def _symptom(view: View, order: int, cause: Cause, wait: Waiting) -> Finding:
     block = cause.block
     whom = name_workers(_ranks(view, block.workers)) if block.workers else "a different worker each time"
     awaited = f"{block.focus.label} on {whom}" if block.focus.functions else whom
-    fleet, rows, members = view.fleet, list(wait.rows), list(wait.workers)
+    fleet, rows, members = view.fleet, wait.rows, wait.workers
     count = float(fleet.count[rows][:, members].sum(axis=0).mean())
     total = float(fleet.total_us[rows][:, members].sum(axis=0).mean())
     return Finding(

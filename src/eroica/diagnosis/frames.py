@@ -80,6 +80,11 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
         return f"{base}:{self.line}" if base and self.line else base
 
     @property
+    def last(self) -> str:
+        """Name without its class."""
+        return self.name.rpartition(".")[2]
+
+    @property
     def label(self) -> str:
         """For sentences: "__getitem__ (dataset.py:41)"."""
         return _label(self.name, self.place)
@@ -135,6 +140,7 @@ class _Node(msgspec.Struct, kw_only=True):
     depth: float = 0.0
 
 
+@lru_cache(maxsize=65536)
 def split_frame(entry: str) -> Frame:
     """Take a stack entry apart; an entry of another form is all name."""
     match = _FRAME.match(entry)

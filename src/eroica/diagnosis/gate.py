@@ -41,7 +41,7 @@ def features_of(view: View, cause: Cause) -> dict[str, float]:
         "own": float(block.focus.is_own),
         "specific": float(block.focus.is_specific),
         "against_peers": float(block.reference == "peers"),
-        "against_limit": float(block.reference in ("expectation", "slowdown")),
+        "against_limit": float(block.reference == "expectation"),
         "some": float(block.scope == "some"),
         "rotating": float(block.scope == "rotating"),
         "surely_awaited": float((block.agreement or 0.0) >= 0.8 and block.strength >= 10),

@@ -24,8 +24,8 @@ from eroica.diagnosis.block import Block, Culprit, Facts
 from eroica.diagnosis.frames import HALF, LARGE_PART, Focus, activity_of, find_focus
 from eroica.diagnosis.links import CORROBORATION, LEAST_STRENGTH
 from eroica.diagnosis.loaders import busy_in_threads
-from eroica.diagnosis.operators import FULL, HELD, OF_LOSS, held_share, host_fact, queued_share
-from eroica.diagnosis.outliers import find_outliers
+from eroica.diagnosis.operators import FULL, OF_LOSS, host_fact, queued_share
+from eroica.diagnosis.outliers import find_outliers, use_of_core
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import SURE
@@ -34,51 +34,21 @@ from eroica.model.pattern import WorkerPattern
 from eroica.model.shares import percent
 
 Floats = NDArray[np.float64]
-#: Share of the lost time that threads wait for a core, and of what these processes use that sampled stacks must show.
-_LEAST_QUEUED, _LEAST_SAMPLED = 0.2, 0.2
-_TRAINING = frozenset({"training", "autograd"})
-
-
-class _Kind(NamedTuple):
-    """Processes beside the training ones: their thread role, their core time [W], and words for them."""
-
-    thread: str
-    taken_us: Callable[[Fleet], Floats]
-    who: str
-    next_step: str
-
-
-def _beside_training_us(fleet: Fleet) -> Floats:
-    """Return the core time of a worker and its loaders beside its training thread; NaN where unknown. float64 [W]."""
-    rows = [row for row, key in enumerate(fleet.keys) if key.thread in _TRAINING]
-    used_W = (fleet.critical_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0)
-    return np.asarray(host_fact(fleet, "cores_worker") * fleet.iteration_us.mean(axis=1) - used_W)
-
-
-def _started_us(fleet: Fleet) -> Floats:
-    """Return the core time of a job's processes that are no worker's own, shared evenly on a host. float64 [W]."""
-    _, home_W = np.unique([pattern.worker.host for pattern in fleet.patterns], return_inverse=True)
-    own_H = np.bincount(home_W, weights=host_fact(fleet, "cores_worker"))
-    beside_W = np.maximum(host_fact(fleet, "cores_job") - own_H[home_W], 0.0)
-    return np.asarray(beside_W / np.bincount(home_W)[home_W] * fleet.iteration_us.mean(axis=1))
-
-
-_KINDS = (
-    _Kind(
-        "loader",
-        _beside_training_us,
+#: Share of the lost time that threads wait for a core.
+_LEAST_QUEUED = 0.2
+#: Whose processes these are, and advice, by the role of the threads that are sampled in them.
+_WHO = {
+    "loader": (
         "The data loaders' own processes",
         "Use fewer loader processes (num_workers) than the host has cores for, or make each sample cheaper: do what "
         "this function does once and keep the result, or do it for whole batches.",
     ),
-    _Kind(
-        "child",
-        _started_us,
+    "child": (
         "Processes that the job has started itself",
         "Leave cores for them (CPU affinity, fewer threads or loaders), give them a lower priority (os.nice), make "
         "what they do cheaper or less frequent, or do it on another host.",
     ),
-)
+}
 
 
 class Cores(NamedTuple):
@@ -117,43 +87,39 @@ def listed_cores(listed: str) -> frozenset[int]:
 
 def find_helpers(view: View) -> Iterator[Block]:
     """Yield the workers of hosts that the job's own helper processes fill."""
-    before_us, past = view.baseline_us, view.suspects.baseline
+    before_us, past, fleet = view.baseline_us, view.suspects.baseline, view.fleet
     if past is None or not view.is_slow or not before_us or before_us >= view.iteration_us:
         return
-    for kind in _KINDS:
-        if (block := _crowd(view, past, kind, view.iteration_us - before_us)) is not None:
-            yield block
-
-
-def _crowd(view: View, past: Fleet, kind: _Kind, lost_us: float) -> Block | None:
-    """Return the block of one kind of processes; None if they do not account for the lost time."""
-    fleet = view.fleet
-    taken_W = kind.taken_us(fleet) - view.suspects.then(kind.taken_us)
-    queued_W = _queued_us(fleet) - view.suspects.then(_queued_us)
-    sampled_W = _sampled_us(fleet, kind) - np.nan_to_num(view.suspects.then(lambda one: _sampled_us(one, kind)))
+    lost_us = view.iteration_us - before_us
+    taken_W, queued_W = (measure(fleet) - view.suspects.then(measure) for measure in (_taken_us, _queued_us))
     carried_us = 0.0
     if not fleet.has_accelerator:
         carried_us = max(float(fleet.wait_us.min(axis=0).mean() - past.wait_us.min(axis=0).mean()), 0.0)
     crowd: list[int] = []
     for here in view.homes.values():
         cores, busy = cores_of_host(fleet.patterns[at] for at in here)
-        taken_us, queued_us = float(np.nansum(taken_W[here])), float(np.nan_to_num(queued_W[here]).mean())
-        enough = busy >= FULL and taken_us >= OF_LOSS * lost_us * cores
-        enough &= queued_us + carried_us >= _LEAST_QUEUED * lost_us
-        enough &= float(sampled_W[here].sum()) >= _LEAST_SAMPLED * taken_us
-        if enough:
-            crowd += here
-    return _block(view, kind, sorted(crowd), lost_us, taken_W, queued_W) if crowd else None
+        queued_us = float(np.nan_to_num(queued_W[here]).mean())
+        is_taken = busy >= FULL and float(np.nansum(taken_W[here])) >= OF_LOSS * lost_us * cores
+        if is_taken and queued_us + carried_us >= _LEAST_QUEUED * lost_us:
+            cores_H = [listed_cores(fleet.patterns[at].setup.get("affinity", "")) for at in here]
+            is_apart = all(cores_H) and sum(map(len, cores_H)) == len(frozenset().union(*cores_H))
+            least_us = HALF * float(np.nan_to_num(queued_W[here]).max()) if is_apart else -np.inf
+            crowd += [at for at in here if np.nan_to_num(queued_W[at]) >= least_us]
+    rows = [row for row, key in enumerate(fleet.keys) if key.thread in _WHO]
+    used_R = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1]))[:, crowd].sum(axis=1)
+    focus = find_focus(fleet.keys, rows, used_R, used_R)
+    if focus is not None:
+        yield _crowd(view, sorted(crowd), focus, lost_us, taken_W, queued_W)
 
 
-def _rows(fleet: Fleet, kind: _Kind) -> list[int]:
-    return [row for row, key in enumerate(fleet.keys) if key.thread == kind.thread]
-
-
-def _sampled_us(fleet: Fleet, kind: _Kind) -> Floats:
-    """Return the core time of the processes whose stacks were sampled. float64 [W]."""
-    rows = _rows(fleet, kind)
-    return np.asarray((fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0))
+def _taken_us(fleet: Fleet) -> Floats:
+    """Return the core time of a job beside its training threads, shared evenly on a host. float64 [W]."""
+    rows = [row for row, key in enumerate(fleet.keys) if key.thread in ("training", "autograd")]
+    used_W = (fleet.critical_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0)
+    _, home_W = np.unique([pattern.worker.host for pattern in fleet.patterns], return_inverse=True)
+    own_H = np.bincount(home_W, weights=host_fact(fleet, "cores_worker"))
+    cores_W = np.fmax(host_fact(fleet, "cores_job"), own_H[home_W]) / np.bincount(home_W)[home_W]
+    return np.asarray(cores_W * fleet.iteration_us.mean(axis=1) - used_W)
 
 
 def _queued_us(fleet: Fleet) -> Floats:
@@ -161,32 +127,24 @@ def _queued_us(fleet: Fleet) -> Floats:
     return np.asarray(queued_share(fleet) * fleet.iteration_us.mean(axis=1))
 
 
-def _block(
-    view: View, kind: _Kind, crowd: list[int], lost_us: float, taken_W: Floats, queued_W: Floats
-) -> Block | None:
-    fleet, rows = view.fleet, _rows(view.fleet, kind)
-    used_R = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1]))[:, crowd].mean(axis=1)
-    focus = find_focus(fleet.keys, rows, used_R, used_R)
-    if focus is None:
-        return None
-    hosts = sorted({fleet.patterns[at].worker.host for at in crowd})
-    cores = max(cores_of_host(fleet.patterns[at] for at in view.homes[host]).allowed for host in hosts)
-    taken_us, queued_us = float(np.nansum(taken_W[crowd])), float(np.nanmean(queued_W[crowd]))
-    seen_us = max(queued_us, taken_us / max(cores, 1.0))
-    cost_us = lost_us if seen_us >= HALF * lost_us else seen_us
-    removed_WI = np.zeros_like(fleet.iteration_us)
-    removed_WI[crowd] = cost_us
+def _crowd(view: View, crowd: list[int], focus: Focus, lost_us: float, taken_W: Floats, queued_W: Floats) -> Block:
+    hosts = sorted({view.fleet.patterns[at].worker.host for at in crowd})
+    cores = max(cores_of_host(view.fleet.patterns[at] for at in view.homes[host]).allowed for host in hosts)
+    removed_WI = np.zeros_like(view.fleet.iteration_us)
+    removed_WI[crowd] = lost_us
+    who, next_step = _WHO[view.fleet.keys[focus.functions[0]].thread]
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
     than = f" more than in the {view.past_window}"
+    taken, queued = (format_ms(float(np.nanmean(some_W[crowd]))) for some_W in (taken_W, queued_W))
     culprit = Culprit(
         kind="helpers",
-        subject=f"{kind.who} take the cores of {where} from the training threads, most of all in {focus.label}",
+        subject=f"{who} take the cores of {where} from the training threads, most of all in {focus.label}",
         evidence=(
-            f"{kind.who} use {format_ms(float(np.nanmean(taken_W[crowd])))} of core time per iteration and worker"
-            f"{than}; {where} has {cores:.0f} cores for the job, and they are all busy.",
-            f"Training threads wait {format_ms(queued_us)}{than} for a core in each iteration.",
+            f"{who} use {taken} of core time per iteration and worker{than}; {where} has {cores:.0f} cores for the "
+            "job, and they are all busy.",
+            f"Training threads wait {queued}{than} for a core in each iteration.",
         ),
-        next_step=kind.next_step,
+        next_step=next_step,
     )
     return Block(
         cell="python",
@@ -197,10 +155,10 @@ def _block(
         reference="baseline",
         removed_us=removed_WI,
         mean_us=view.iteration_us,
-        reference_us=view.iteration_us - cost_us,
+        reference_us=view.iteration_us - lost_us,
         strength=3 * SURE,
         culprit=culprit,
-        gain=cost_us / max(view.iteration_us, 1e-9),
+        gain=lost_us / max(view.iteration_us, 1e-9),
     )
 
 
@@ -210,11 +168,10 @@ def _block(
 _OF_THREAD = frozenset({"python", "compute", "memory", "other"})
 #: Beside a device operators only launch, and what they take is the device's.
 _BESIDE_DEVICE = frozenset({"python", "other"})
-#: The other thread uses this share of a core, and more than on peers or before by so much.
-_BUSY, _BUSIER = 0.3, 0.25
-#: Less is enough where the training thread waits longer by at most so many times what the other one computes: native
-#: code that keeps the lock (pickling) does so until it is done.
-_SOME, _SOME_MORE, _ABOUT = 0.15, 0.12, 1.5
+#: The other thread uses this share of a core, and more than on peers or before by so much. The training thread waits
+#: longer by at most so many times what the other one computes: native code that keeps the lock (pickling) does so until
+#: it is done.
+_BUSY, _BUSIER, _ABOUT = 0.15, 0.12, 1.5
 #: What stacks show that waits for something else than the lock.
 _WAITS = frozenset({"network", "file", "sync", "thread", "save", "log", "service", "program"})
 #: Least excess relative to the reference: being starved of the lock is evidence of its own.
@@ -230,26 +187,24 @@ _NEXT_STEP = (
 def find_lock_holders(view: View) -> Iterator[Block]:
     """Yield workers whose training thread takes longer for everything while another thread computes in Python."""
     busy_W = _busy_beside(view.fleet)
-    if view.is_trace or not (busy_W >= _SOME).any():
+    if view.is_trace or not (busy_W >= _BUSY).any():
         return
     rows = [row for row in _would_run(view.fleet) if view.fleet.critical_us[row].any()]
-    busier_W = busy_W - np.fmin(view.fleet.usual(busy_W), view.suspects.then(_busy_beside))
-    only_waits_W = _only_waits_longer(view)
-    starved_W = (_running(view, rows) <= HALF) | only_waits_W
-    starved_W &= (busy_W >= _BUSY) & (busier_W >= _BUSIER)
-    starved_W |= (busy_W >= _SOME) & (busier_W >= _SOME_MORE) & only_waits_W & _waits_about_as_long(view, busy_W)
-    starved_W &= held_share(view.fleet) <= HELD
+    busier_W, longer_W, idle_W = (_beyond_usual(view, measured) for measured in (_busy_beside, _own_us, _idle_us))
+    only_waits_W = (longer_W > 0) & (idle_W >= LARGE_PART * longer_W)  # it computes as long as usual, but runs later
+    about_W = idle_W <= _ABOUT * busy_W * view.fleet.iteration_us.mean(axis=1)
+    starved_W = (busy_W >= _BUSY) & (busier_W >= _BUSIER) & only_waits_W & about_W
     if not starved_W.any():
         return
     for late in find_outliers(view, rows, strength=LEAST_STRENGTH, ratio=_LEAST_RATIO):
-        holder = _holder(view, late) if starved_W[list(late.workers)].all() else None
-        if holder is not None:
+        holder = busy_in_threads(view, late.workers, {"background"})
+        if holder is not None and starved_W[list(late.workers)].all():
             yield _lock_block(view, rows, late, holder, busy_W)
 
 
 def _lock_block(view: View, rows: list[int], late: Block, holder: Focus, busy_W: Floats) -> Block:
     members = list(late.workers)
-    busy, running = percent(float(busy_W[members].mean())), float(_running(view, rows)[members].mean())
+    busy, running = percent(float(busy_W[members].mean())), float(use_of_core(view.fleet, rows)[members].mean())
     whose = name_workers([view.fleet.ranks[worker] for worker in late.workers])
     each = "each of " if len(members) > 1 else ""
     culprit = Culprit(
@@ -258,7 +213,7 @@ def _lock_block(view: View, rows: list[int], late: Block, holder: Focus, busy_W:
         evidence=(
             f"Another thread computes in {holder.label} and uses {busy} of a core; it and the training thread share "
             "one interpreter lock.",
-            f"The training thread runs for {percent(running)} of its own time, waits for a core taken off.",
+            f"The training thread uses {percent(running)} of a core in its own time.",
         ),
         next_step=_NEXT_STEP,
     )
@@ -270,24 +225,6 @@ def _lock_block(view: View, rows: list[int], late: Block, holder: Focus, busy_W:
         facts=Facts(core=running),
         culprit=culprit,
     )
-
-
-def _holder(view: View, late: Block) -> Focus | None:
-    """Find the function that the other thread computes in: the user's, else a library's, as in a pool's threads."""
-    ways = (busy_in_threads(view, late.workers, late.reference, {"background"}, way) for way in (False, True))
-    return next((found for found in ways if found is not None), None)
-
-
-def _only_waits_longer(view: View) -> NDArray[np.bool_]:
-    """Mark workers whose training thread computes as long as on the peers, or as before, but runs later. bool [W]."""
-    longer_W, idle_W = (_beyond_usual(view, measured) for measured in (_own_us, _idle_us))
-    return np.asarray((longer_W > 0) & (idle_W >= LARGE_PART * longer_W), dtype=np.bool_)
-
-
-def _waits_about_as_long(view: View, busy_W: Floats) -> NDArray[np.bool_]:
-    """Mark workers whose training thread waits longer by at most about what the other thread computes. bool [W]."""
-    computes_W = busy_W * view.fleet.iteration_us.mean(axis=1)
-    return np.asarray(_beyond_usual(view, _idle_us) <= _ABOUT * computes_W)
 
 
 def _beyond_usual(view: View, measured: Callable[[Fleet], Floats]) -> Floats:
@@ -322,7 +259,7 @@ def _busy_beside(fleet: Fleet) -> Floats:
     """Return the cores that Python of other threads uses: the most of threads with one outermost function. [W]."""
     programs: dict[str, list[int]] = defaultdict(list)
     for at, key in enumerate(fleet.keys):
-        if key.thread == "background" and key.kind == "python":
+        if key.thread == "background":
             programs[_program(key.stack)].append(at)
     used_PW = [
         (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0) for rows in programs.values()
@@ -335,12 +272,3 @@ def _program(stack: Sequence[str]) -> str:
     """Name the outermost function of a thread that is not part of the library that started it."""
     own = (frame for frame in stack if not _STARTS.search(frame))
     return next(own, "").partition(":")[0]
-
-
-def _running(view: View, rows: Sequence[int]) -> Floats:
-    """Return the share of its own time, less the wait for a core, in which a training thread runs. float64 [W]."""
-    mu_RW = view.fleet.pattern[list(rows), :, 1]
-    time_RW = np.where(np.isnan(mu_RW), 0.0, view.fleet.critical_us[list(rows)])
-    used_W = 1e-9 + (time_RW * np.nan_to_num(mu_RW)).sum(axis=0)  # of what nobody sampled nobody knows that it waits
-    queued_W = np.nan_to_num(queued_share(view.fleet)) * view.fleet.iteration_us.mean(axis=1)
-    return np.asarray(used_W / np.maximum(time_RW.sum(axis=0) - queued_W, used_W))

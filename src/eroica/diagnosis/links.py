@@ -9,9 +9,9 @@ Array suffixes: G groups, M members of a group, W workers, I iterations. Times a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,9 +19,9 @@ from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import HALF, MOST, whole_rows
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import FEW, format_ms, join_names, name_workers, short_name
+from eroica.diagnosis.words import FEW, format_ms, join_names, name_workers, short_name, verb
 from eroica.localize.excess import SURE, mean_error, standard_error
-from eroica.localize.families import Family, GroupPaths, GroupTransfer, paths_of, read_families
+from eroica.localize.families import Family, GroupPaths, paths_of, read_families
 from eroica.localize.links import Flow, SlowLink, find_slow_link, read_flows
 from eroica.localize.rule import USE_FLOOR
 from eroica.model.shares import percent
@@ -135,85 +135,67 @@ def _described(flow: Flow) -> str:
     )
 
 
-class _Slow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Slow groups of a family, the others, and the transfer time of the fast ones in each iteration (float64 [I])."""
+class _Slow(NamedTuple):
+    """Slow groups of a family that are slow in one way, and the members that show it.
 
-    family: Family
-    groups: tuple[GroupPaths, ...]
-    usual: tuple[GroupPaths, ...]
-    fast_us: Floats
+    Attributes:
+        way: Their members are on a slower path than others, on a bad link, or ("between") alike.
+        groups: The groups.
+        workers: These members (indices).
+    """
 
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Workers (indices) of the slow groups."""
-        return tuple(sorted({worker for one in self.groups for worker in one.members}))
+    way: Literal["path", "link", "between"]
+    groups: list[GroupPaths]
+    workers: list[int]
 
 
 def _of_family(view: View, family: Family) -> Iterator[Block]:
-    """Yield the slow groups of a family, split by what the members' use of their paths tells."""
-    found = _slow_groups(view, family)
-    if found is None:
+    """Yield the groups that take clearly longer than like ones, by what the members' use of their paths tells."""
+    fast_I = np.quantile(np.stack([one.transfer_us for one in family.groups]), 0.2, axis=0)
+    fast_us, least_us = float(fast_I.mean()), view.settings.min_gain * view.iteration_us
+    is_slow = [one.mean_us >= _LONGER * fast_us and one.mean_us - fast_us >= least_us for one in family.groups]
+    if not any(is_slow) or sum(is_slow) > MOST * len(is_slow):
         return
-    for workers_of, how in (
-        (_on_slower_path, "path"),
-        (_on_link, "link"),
-        (lambda _view, one, _found: list(one.members), "between"),
-    ):
-        told = {one.group: members for one in found.groups if (members := workers_of(view, one, found))}
-        if told:
-            part = msgspec.structs.replace(found, groups=tuple(one for one in found.groups if one.group in told))
-            workers = tuple(sorted({worker for some in told.values() for worker in some}))
-            if (block := _of_groups(view, part, workers, how)) is not None:
-                yield block
-            found = msgspec.structs.replace(found, groups=tuple(o for o in found.groups if o.group not in told))
+    paths = [paths_of(view.fleet, one, _LEAST_SAMPLES) for one in family.groups]
+    usual = [one for one, is_one in zip(paths, is_slow, strict=True) if not is_one]
+    used = np.concatenate([one.mu[~np.isnan(one.mu)] for one in usual])
+    highest = float(np.quantile(used, 0.95)) if used.size else np.inf
+    parts: dict[str, _Slow] = {}
+    for one in (one for one, is_one in zip(paths, is_slow, strict=True) if is_one):
+        way, members = _who_is_slow(one, highest)
+        part = parts.setdefault(way, _Slow(way, [], []))
+        part.groups.append(one)
+        part.workers.extend(members)
+    for part in parts.values():
+        if (block := _of_groups(view, family, part, usual, fast_I)) is not None:
+            yield block
 
 
-def _slow_groups(view: View, family: Family) -> _Slow | None:
-    """Return the groups that take clearly longer than like ones; None without any."""
-    series_GI = np.stack([one.transfer_us for one in family.groups])
-    fast_I, mean_G = np.quantile(series_GI, 0.2, axis=0), series_GI.mean(axis=1)
-    fast_us = float(fast_I.mean())
-    slow_G = (mean_G >= _LONGER * fast_us) & (mean_G - fast_us >= view.settings.min_gain * view.iteration_us)
-    if not slow_G.any() or slow_G.mean() > MOST:
-        return None
-    pairs: Sequence[tuple[GroupTransfer, bool]] = list(zip(family.groups, slow_G.tolist(), strict=True))
-    slow, usual = (
-        tuple(paths_of(view.fleet, one, _LEAST_SAMPLES) for one, is_slow in pairs if is_slow == which)
-        for which in (True, False)
-    )
-    return _Slow(family=family, groups=slow, usual=usual, fast_us=fast_I)
+def _who_is_slow(one: GroupPaths, highest: float) -> tuple[Literal["path", "link", "between"], Iterable[int]]:
+    """Return the members of a slow group that its use of paths shows, and how.
 
-
-def _on_slower_path(view: View, one: GroupPaths, found: _Slow) -> list[int]:
-    """Return members that move more over a path between devices than nearly everybody in groups that are not slow."""
-    usual = np.concatenate([np.zeros(0), *(group.mu for group in found.usual)])
-    usual = usual[~np.isnan(usual)]
-    if one.resource != "pcie" or not usual.size:
-        return []
-    highest = float(np.quantile(usual, 0.95))
-    least = max(_LONGER * highest, highest + USE_FLOOR)
-    return [worker for worker, mu in zip(one.members, one.mu, strict=True) if mu >= least]
-
-
-def _on_link(view: View, one: GroupPaths, found: _Slow) -> list[int]:
-    """Return the few members that use little of their path, steadily, beside their ring peers.
-
-    Source: EROICA, section 3: members that wait for a bad link have a high deviation, those on it a low one.
+    Members on a slower path move more over a path between devices than nearly everybody in groups that are not slow.
+    Those on a bad link use little of their path, steadily, beside their ring peers (EROICA, section 3: members that
+    wait for a bad link have a high deviation, those on it a low one).
     """
-    if not one.resource or np.isnan(one.mu).all():
-        return []
-    middle, spread = float(np.nanmedian(one.mu)), float(np.nanmedian(one.sigma))
-    low_M = (one.mu <= HALF * middle) & (middle - one.mu >= USE_FLOOR)
-    low_M &= ~(one.sigma > _LONGER * spread)
-    return [worker for worker, is_low in zip(one.members, low_M, strict=True) if is_low] if low_M.mean() < 0.5 else []
+    members_M = np.asarray(one.members)
+    over_M = one.mu >= max(_LONGER * highest, highest + USE_FLOOR)
+    if one.resource == "pcie" and over_M.any():
+        return "path", members_M[over_M].tolist()
+    if one.resource and not np.isnan(one.mu).all():
+        middle, spread = float(np.nanmedian(one.mu)), float(np.nanmedian(one.sigma))
+        low_M = (one.mu <= HALF * middle) & (middle - one.mu >= USE_FLOOR) & ~(one.sigma > _LONGER * spread)
+        if 0 < low_M.mean() < HALF:
+            return "link", members_M[low_M].tolist()
+    return "between", one.members
 
 
-def _of_groups(view: View, found: _Slow, workers: tuple[int, ...], how: str) -> Block | None:
+def _of_groups(view: View, family: Family, found: _Slow, usual: list[GroupPaths], fast_I: Floats) -> Block | None:
     """Return the block of slow groups, if the others are seen to wait for them, or all workers are in them."""
     removed_WI = np.zeros_like(view.fleet.iteration_us)
     for one in found.groups:
-        removed_WI[list(one.members)] = np.maximum(one.transfer_us - found.fast_us, 0.0)
-    members = list(found.members)
+        removed_WI[list(one.members)] = np.maximum(one.transfer_us - fast_I, 0.0)
+    members = sorted({worker for one in found.groups for worker in one.members})
     excess_I = removed_WI[members].mean(axis=0)
     strength = float(excess_I.mean()) / max(float(mean_error(excess_I[None])[0]), 1e-9)
     others = np.setdiff1d(np.arange(view.workers), members)
@@ -222,21 +204,21 @@ def _of_groups(view: View, found: _Slow, workers: tuple[int, ...], how: str) -> 
         agreement = float((np.median(waited_W[others]) - np.median(waited_W[members])) / max(excess_I.mean(), 1e-9))
     if strength < SURE or (agreement is not None and agreement < LEAST_AGREEMENT):
         return None
-    slow_us = float(np.mean([one.mean_us for one in found.groups]))
-    rows = tuple(sorted({row for one in found.family.groups for row in one.rows}))
+    rows = tuple(sorted({row for one in family.groups for row in one.rows}))
+    workers = tuple(sorted({*found.workers}))
     return Block(
         cell="collectives",
         rows=rows,
-        focus=whole_rows(found.family.name, rows),
+        focus=whole_rows(family.name, rows),
         workers=workers,
         scope="all" if len(workers) == view.workers else "some",
         reference="peers",
         removed_us=removed_WI,
-        mean_us=slow_us,
-        reference_us=float(found.fast_us.mean()),
+        mean_us=float(np.mean([one.mean_us for one in found.groups])),
+        reference_us=float(fast_I.mean()),
         strength=strength,
         agreement=None if agreement is None else min(agreement, 1.0),
-        culprit=_group_culprit(view, found, workers, how, slow_us),
+        culprit=_group_culprit(view, family, found, usual, float(fast_I.mean())),
         gain=_path_gain(view, removed_WI),
     )
 
@@ -256,42 +238,36 @@ def _path_gain(view: View, removed_WI: Floats) -> float:
     return max(float(alone_I.mean()), float(np.maximum(after_I, 0.0).mean())) / max(view.iteration_us, 1e-9)
 
 
-def _group_culprit(view: View, found: _Slow, workers: tuple[int, ...], how: str, slow_us: float) -> Culprit:
-    family, path = found.family, found.groups[0].resource
+def _group_culprit(view: View, family: Family, found: _Slow, usual: list[GroupPaths], fast_us: float) -> Culprit:
+    workers, path = sorted({*found.workers}), _PATHS.get(found.groups[0].resource, found.groups[0].resource)
     name = short_name(family.name.partition("(")[0])
-    who = name_workers([view.fleet.ranks[worker] for worker in workers], capital=how != "link")
-    verb, whose = ("uses", "its") if len(workers) == 1 else ("use", "their")
-    own, peers = _uses(found, workers)
-    times = f"{format_ms(slow_us)} for {name} instead of {format_ms(float(found.fast_us.mean()))}"
+    who = name_workers([view.fleet.ranks[worker] for worker in workers], capital=found.way != "link")
+    use, whose = verb(workers, "uses", "use"), verb(workers, "its", "their")
+    every = [*found.groups, *usual]
+    is_own = [np.isin(one.members, workers) & (at < len(found.groups)) for at, one in enumerate(every)]
+    mu, own = np.concatenate([one.mu for one in every]), np.concatenate(is_own)
+    used, others = (percent(float(np.nan_to_num(np.nanmean(mu[some])))) for some in (own, ~own))
+    slow_us = float(np.mean([one.mean_us for one in found.groups]))
+    times = f"{format_ms(slow_us)} for {name} instead of {format_ms(fast_us)}"
+    hosts = list(dict.fromkeys(view.fleet.patterns[at].worker.host for at in workers))
+    where = f"{len(hosts)} hosts ({', '.join(hosts[:FEW])}, ...)" if len(hosts) > FEW else join_names(hosts)
     subject = {
-        "path": f"{who} ({_hosts(view, workers)}) send data over {whose} {_PATHS.get(path, path)} that others keep off "
-        f"it ({percent(own)} of it used against {percent(peers)}), and {whose} groups take {times}",
-        "link": f"The network link of {_hosts(view, workers)} carries little: {who} {verb} {percent(own)} of {whose} "
-        f"{_PATHS.get(path, path)} in {name}, {whose} ring peers {percent(peers)}, and the groups take {times}",
-        "between": f"The network paths among {_hosts(view, workers)} are slow: {len(found.groups)} of "
-        f"{len(family.groups)} like groups of {family.size} workers take {times}",
-    }[how]
-    means = sorted(one.mean_us for one in (*found.groups, *found.usual))
+        "path": f"{who} ({where}) send data over {whose} {path} that others keep off it ({used} of it used against "
+        f"{others}), and {whose} groups take {times}",
+        "link": f"The network link of {where} carries little: {who} {use} {used} of {whose} {path} in {name}, {whose} "
+        f"ring peers {others}, and the groups take {times}",
+        "between": f"The network paths among {where} are slow: {len(found.groups)} of {len(family.groups)} like groups "
+        f"of {family.size} workers take {times}",
+    }[found.way]
+    means = sorted(one.mean_us for one in family.groups)
     text = (
         f"Over all {len(means)} like groups it takes {format_ms(means[0])} to {format_ms(means[-1])}, with "
         "equally many executions of equal size, and nobody comes late."
     )
-    step = _PATH_STEP if how == "path" else ""
     return Culprit(
-        kind="link", subject=subject, evidence=(text,), next_step=step, doubt=0.7 if how == "between" else 1.0
+        kind="link",
+        subject=subject,
+        evidence=(text,),
+        next_step=_PATH_STEP if found.way == "path" else "",
+        doubt=0.7 if found.way == "between" else 1.0,
     )
-
-
-def _uses(found: _Slow, workers: tuple[int, ...]) -> tuple[float, float]:
-    """Return the use of the path by some members, and by all others."""
-    own = np.concatenate([one.mu[np.isin(one.members, workers)] for one in found.groups])
-    others = [one.mu[~np.isin(one.members, workers)] for one in found.groups]
-    peers = np.concatenate([*others, *(one.mu for one in found.usual)])
-    return tuple(0.0 if np.isnan(some).all() else float(np.nanmean(some)) for some in (own, peers))  # type: ignore[return-value]
-
-
-def _hosts(view: View, workers: Sequence[int]) -> str:
-    hosts = list(dict.fromkeys(host for at in workers if (host := view.fleet.patterns[at].worker.host)))
-    if len(hosts) > FEW:
-        return f"{len(hosts)} hosts ({', '.join(hosts[:FEW])}, ...)"
-    return join_names(hosts) or "an unknown host"

@@ -15,7 +15,6 @@ from eroica.diagnosis.block import Block
 from eroica.diagnosis.frames import (
     LARGE_PART,
     MOST,
-    NEARLY_ALL,
     Focus,
     activity_of,
     find_focus,
@@ -58,11 +57,6 @@ def busy_share(fleet: Fleet) -> Floats:
     return np.asarray(np.divide(busy_W, all_W, out=np.full(all_W.shape, np.nan), where=all_W > 0))
 
 
-def batch_us(fleet: Fleet) -> Floats:
-    """Return the time that a worker's loader processes together need for a batch; NaN without any. float64 [W]."""
-    return np.asarray(busy_share(fleet) * fleet.iteration_us.mean(axis=1))
-
-
 def find_loading_function(view: View, rows: Sequence[int], late: Block) -> Focus:
     """Return the function to name for a longer wait in the loader's next.
 
@@ -76,7 +70,7 @@ def find_loading_function(view: View, rows: Sequence[int], late: Block) -> Focus
     if inside is not None and inside.is_own and inside.is_specific and not _is_around_next(view, inside):
         return inside
     below = _library_below_next(view, rows, excess_R, time_R)
-    return busy_in_loaders(view, members, late.reference) or below or _next_itself(view, rows, inside)
+    return busy_in_loaders(view, members) or below or _next_itself(view, rows, inside)
 
 
 def reference_of_rows(view: View, rows: Sequence[int], late: Block) -> Floats:
@@ -124,38 +118,28 @@ def _next_itself(view: View, rows: Sequence[int], found: Focus | None) -> Focus:
     return Focus(name=name, place=place, stack=key.stack, functions=tuple(rows))
 
 
-def busy_in_loaders(view: View, members: Sequence[int], reference: str) -> Focus | None:
+def busy_in_loaders(view: View, members: Sequence[int]) -> Focus | None:
     """Find the function that keeps the loader's processes busy; else one of threads or other processes of the job."""
     keys = view.fleet.keys
     rows = [row for row, key in enumerate(keys) if key.thread == "loader" and not is_idle_stack(key.stack)]
     loops = [row for row in rows if keys[row].phase == "input"]
-    return _busiest(view, loops or rows, members, reference) or busy_in_threads(view, members, reference)
+    return _busiest(view, loops or rows, members) or busy_in_threads(view, members)
 
 
-def busy_in_threads(
-    view: View,
-    members: Sequence[int],
-    reference: str,
-    roles: Collection[ThreadRole] = OTHER_THREADS,
-    libraries_too: bool = False,
-) -> Focus | None:
+def busy_in_threads(view: View, members: Sequence[int], roles: Collection[ThreadRole] = OTHER_THREADS) -> Focus | None:
     """Find the user's function that other threads of these workers are busy in.
 
     Args:
         view: The window.
         members: The workers (indices).
-        reference: What their time exceeds.
         roles: Threads that count.
-        libraries_too: Threads without any frame of the user's count as well.
     """
     rows = [
         row
         for row, key in enumerate(view.fleet.keys)
-        if key.thread in roles
-        and activity_of(key.stack) != "thread"
-        and (libraries_too or any(map(is_own_frame, key.stack)))
+        if key.thread in roles and activity_of(key.stack) != "thread" and any(map(is_own_frame, key.stack))
     ]
-    found = _busiest(view, rows, members, reference)
+    found = _busiest(view, rows, members)
     least = view.settings.min_gain * view.iteration_us
     if found is None or view.fleet.total_us[list(found.functions)][:, list(members)].sum(axis=0).mean() < least:
         return None
@@ -170,38 +154,20 @@ def where_it_runs(view: View, rows: Sequence[int]) -> str:
     return "a process that the worker has started" if "child" in threads else "another thread"
 
 
-def _busiest(view: View, rows: list[int], members: Sequence[int], reference: str) -> Focus | None:
-    """Find the frame that holds most of the time beyond the reference, else most of the time."""
-    if not rows:
-        return None
-    total_RW = view.fleet.total_us[rows]
-    time_R = total_RW[:, list(members)].mean(axis=1)
-    usual_R = np.zeros(len(rows))
-    if reference == "peers":
-        usual_R = np.nan_to_num(view.fleet.usual(total_RW)[:, list(members)]).mean(axis=1)
-    elif reference == "baseline":
-        then_RW = view.suspects.rows_then(rows, lambda past, at: past.total_us[at])
-        usual_R = np.nan_to_num(then_RW[:, list(members)]).mean(axis=1)
-    keys = view.fleet.keys
-    return find_focus(keys, rows, time_R - usual_R, time_R) or find_focus(keys, rows, time_R, time_R)
+def _busiest(view: View, rows: list[int], members: Sequence[int]) -> Focus | None:
+    """Find the frame that holds most of these workers' time in some rows."""
+    time_R = view.fleet.total_us[rows][:, list(members)].mean(axis=1)
+    return find_focus(view.fleet.keys, rows, time_R, time_R)
 
 
 def join_equally_slow(view: View, late: Block) -> Block:
-    """Add to workers that wait for data those whose loader processes need about as long for a batch and hardly rest.
+    """Take all workers for late that wait for data where nobody's loader processes rest.
 
     The slowest loader sets the pace and lets the others fill their queues. Of equally slow ones, chance decides which
     worker waits, and to mend that one gains nothing.
     """
-    members_W = np.isin(np.arange(view.workers), late.workers)
-    need_W = np.nan_to_num(batch_us(view.fleet))
-    slow_W = (busy_share(view.fleet) >= LARGE_PART) & (need_W >= NEARLY_ALL * need_W[members_W].min())
-    if late.agreement is None or not slow_W[members_W].all() or not (slow_W & ~members_W).any():
+    slow_W = busy_share(view.fleet) >= LARGE_PART
+    if late.agreement is None or slow_W.mean() < MOST or not slow_W[list(late.workers)].all():
         return late
-    joined_W = members_W | slow_W
-    agreement = None if joined_W.mean() >= MOST else late.agreement
-    return msgspec.structs.replace(
-        late,
-        workers=tuple(np.flatnonzero(joined_W).tolist()),
-        scope="all" if agreement is None else "some",
-        agreement=agreement,
-    )
+    members = sorted({*late.workers, *np.flatnonzero(slow_W).tolist()})
+    return msgspec.structs.replace(late, workers=tuple(members), scope="all", agreement=None)

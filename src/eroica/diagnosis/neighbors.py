@@ -6,7 +6,6 @@ or in the baseline window. A process that is busy while nobody is slow is of no 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import HALF
-from eroica.diagnosis.operators import FULL, HELD, OF_LOSS, host_fact
+from eroica.diagnosis.operators import FULL, HELD, OF_LOSS, host_fact, queued_share
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import FEW, join_names, name_workers
 from eroica.model.pattern import Neighbor, WorkerPattern
@@ -38,44 +37,40 @@ def fact(pattern: WorkerPattern, name: str, default: float = 0.0) -> float:
 
 
 class _Host:
-    """One host against the hosts of workers that are not accused, and against itself in the baseline window."""
+    """One host against the hosts of workers that are not accused, and against itself in the baseline window.
 
-    def __init__(self, view: View, host: str, accused: Sequence[int], reference: str) -> None:
-        guilty, patterns, past = set(accused), view.fleet.patterns, view.suspects.baseline
-        self.view, self.name, self.members = view, host or "its host", [at for at in view.homes[host] if at in guilty]
+    Attributes:
+        name: Its name.
+        members: Accused workers on it (indices).
+        here: All workers on it.
+        before: The same in the baseline window.
+        elsewhere: One worker of each host without accused ones, where the reference is the peers.
+    """
+
+    def __init__(self, view: View, host: str, block: Block) -> None:
+        patterns, past = view.fleet.patterns, view.suspects.baseline
+        self.name, self.members = host or "its host", [at for at in view.homes[host] if at in block.workers]
         self.here = [patterns[at] for at in view.homes[host]]
-        self.own = patterns[self.members[0]]
         self.before = [one for one in past.patterns if one.worker.host == host] if past is not None else []
-        self.peers = [one for at, one in enumerate(patterns) if at not in guilty] if reference == "peers" else []
-        first = {one.worker.host: one for one in reversed(self.peers)}
-        theirs = {patterns[at].worker.host for at in accused}
-        self.elsewhere = [one for name, one in first.items() if name not in theirs]
+        others = (at[0] for at in view.homes.values() if not set(at) & set(block.workers))
+        self.elsewhere = [patterns[at] for at in others] if block.reference == "peers" else []
 
     def usual(self, name: str) -> float | None:
         """Return the larger of what a fact is on the other hosts and was in the baseline window; None without both."""
-        elsewhere, before = ([fact(one, name) for one in some] for some in (self.elsewhere, self.before))
-        known = [float(np.median(elsewhere))] if elsewhere else []
-        return max([*known, float(np.mean(before))] if before else known, default=None)
+        known = [float(np.median([fact(one, name) for one in self.elsewhere]))] if self.elsewhere else []
+        known += [float(np.mean([fact(one, name) for one in self.before]))] if self.before else []
+        return max(known, default=None)
 
     def more(self, name: str) -> float:
         """Return the excess of a fact over the other hosts and over the baseline window."""
         return float(np.mean([fact(one, name) for one in self.here])) - (self.usual(name) or 0.0)
 
-    def queued(self) -> float:
-        """Return the share of running time that the worst worker loses to a longer wait for a core than usual."""
-        lost = [0.0]
-        peers = [float(np.median([fact(one, "run_queue_wait") for one in self.peers]))] if self.peers else []
-        for own in (self.view.fleet.patterns[at] for at in self.members):
-            rank = own.worker.global_rank
-            then = [fact(one, "run_queue_wait") for one in self.before if one.worker.global_rank == rank]
-            usual = min(max([*then, *peers], default=0.0), 0.95)
-            lost.append(1 - (1 - min(fact(own, "run_queue_wait"), 1.0)) / (1 - usual))
-        return max(lost)
-
     def newcomers(self) -> list[Neighbor]:
         """Return the processes that use more than their like elsewhere or before, the heaviest first."""
-        grown = sorted(((one.cpu_cores - self._like(one), one) for one in self.own.neighbors), key=lambda one: -one[0])
-        return [one for more, one in grown if more >= max(0.1, 0.1 * grown[0][0])]
+        grown = sorted(
+            ((one.cpu_cores - self._like(one), one) for one in self.here[0].neighbors), key=lambda it: -it[0]
+        )
+        return [one for more, one in grown if more >= 0.1]
 
     def _like(self, one: Neighbor) -> float:
         before = [other.cpu_cores for past in self.before[:1] for other in past.neighbors if other.pid == one.pid]
@@ -86,18 +81,16 @@ class _Host:
 def find_process(view: View, block: Block) -> Culprit | None:
     """Find the processes beside the job that took what a block's workers lack, on all of their hosts; else None."""
     members = block.workers
-    is_told = any(pattern.host_facts for pattern in view.fleet.patterns)
-    if view.is_trace or not members or block.reference_us <= 0 or not is_told or block.facts.held > HELD:
+    if view.is_trace or not members or block.reference_us <= 0 or block.facts.held > HELD:
         return None
     factor = block.mean_us / block.reference_us
     found = []
     for host in sorted({view.fleet.patterns[at].worker.host for at in members}):
-        here = _Host(view, host, members, block.reference)
+        here = _Host(view, host, block)
         if view.fleet.has_accelerator and block.kind == "compute":
-            taken = _on_device(here, block, factor)
+            taken = _on_device(view, here, block, factor)
         else:
-            cores = sum(fact(view.fleet.patterns[at], "cores_worker", 1.0) * (factor - 1) for at in here.members)
-            taken = _on_host(here, cores, 1 - 1 / factor)
+            taken = _on_host(view, here, block, factor)
         if taken is None:
             return None
         found.append(taken)
@@ -112,28 +105,25 @@ def find_process(view: View, block: Block) -> Culprit | None:
     )
 
 
-def _on_host(here: _Host, cores: float, lost: float) -> _Taken | None:
-    """Find what took cores, or time of the whole machine, on a host; None where nothing did.
-
-    Args:
-        here: The host.
-        cores: Cores that its workers would use in addition at full speed.
-        lost: Share of their time that they lose, 0-1.
-    """
+def _on_host(view: View, here: _Host, block: Block, factor: float) -> _Taken | None:
+    """Find what took cores, or time of the whole machine, on a host; None where nothing did."""
+    lost = 1 - 1 / factor  # share of their time that the workers lose; at full speed they would use these cores, too
+    cores = sum(fact(view.fleet.patterns[at], "cores_worker", 1.0) for at in here.members) * (factor - 1)
     steal = here.more("steal")
     if steal >= max(HALF * lost, HELD):
         what = f"{here.name} is a virtual machine, and others take {percent(steal)} more of its CPU time than usual."
         return _Taken(what, f"other virtual machines on the hardware of {here.name}", min(steal / lost, 1.0))
     usual = here.usual("cores_outside")
-    is_full = usual is not None and fact(here.own, "host_busy") >= FULL
-    is_queued, more = here.queued() >= OF_LOSS * lost, here.more("cores_outside")
+    is_full = usual is not None and fact(here.here[0], "host_busy") >= FULL
+    is_queued, more = _queued(view, here, block) >= OF_LOSS * lost, here.more("cores_outside")
     unseen = here.more("cores_unseen")
     more += unseen if unseen >= HALF else 0.0  # interrupts and brief processes are such, too
     if more < max(HALF * cores, _LEAST_CORES) or not (is_queued or is_full):
         return None
-    clause = name_use(here.newcomers(), fact(here.own, "cores_outside"), fact(here.own, "cpu_count"))
+    own = here.here[0]
+    clause = name_use(here.newcomers(), fact(own, "cores_outside"), fact(own, "cpu_count"))
     if HALF <= unseen > more / 2:
-        clause = f"processes that cannot be seen from here use {fact(here.own, 'cores_unseen'):.1f} cores"
+        clause = f"processes that cannot be seen from here use {fact(own, 'cores_unseen'):.1f} cores"
     compared = "there is nothing to compare with" if usual is None else f"usually such processes use {usual:.1f}"
     what = (
         f"On {here.name} {clause}, and do not belong to the job; {compared}; the workers lack about {cores:.1f} cores."
@@ -141,12 +131,20 @@ def _on_host(here: _Host, cores: float, lost: float) -> _Taken | None:
     return _Taken(what, f"others on {here.name}: {clause}", min(more / max(cores, 1e-9), 1.0))
 
 
-def _on_device(here: _Host, block: Block, factor: float) -> _Taken | None:
+def _queued(view: View, here: _Host, block: Block) -> float:
+    """Return the share of running time that the worst accused worker loses to a longer wait for a core than usual."""
+    now_W, usual_W = queued_share(view.fleet), np.nan_to_num(view.suspects.then(queued_share))
+    if block.reference == "peers" and len(block.workers) < view.workers:
+        usual_W = np.maximum(usual_W, np.median(np.nan_to_num(np.delete(now_W, block.workers))))
+    lost_W = 1 - (1 - np.clip(np.nan_to_num(now_W), 0.0, 1.0)) / (1 - np.minimum(usual_W, 0.95))
+    return float(lost_W[here.members].max())
+
+
+def _on_device(view: View, here: _Host, block: Block, factor: float) -> _Taken | None:
     """Find processes on the devices of all accused workers of a host, and not on the reference's.
 
     A device whose lower clock explains the slowness is slow by itself.
     """
-    view = here.view
     clock_W = host_fact(view.fleet, "gpu_sm_clock")
     usual_W = view.fleet.usual(clock_W)
     if block.reference == "baseline":
@@ -156,7 +154,8 @@ def _on_device(here: _Host, block: Block, factor: float) -> _Taken | None:
     if left - 1 < HALF * (factor - 1):
         return None
     beside = [[one for one in view.fleet.patterns[at].neighbors if one.device] for at in here.members]
-    others = here.before if block.reference == "baseline" else here.peers
+    peers = [one for at, one in enumerate(view.fleet.patterns) if at not in block.workers]
+    others = here.before if block.reference == "baseline" else peers
     usual = float(np.median([_device_share(one.neighbors) for one in others])) if others else 0.0
     if not all(beside):
         return None
@@ -179,16 +178,10 @@ def _device_share(neighbors: Iterable[Neighbor]) -> float:
     return sum(one.device_utilization for one in neighbors if one.device)
 
 
-def list_processes(neighbors: Sequence[Neighbor], *more: str) -> str:
-    """Return processes by name and id, those of one name together; then `more`."""
-    groups: dict[str, list[int]] = defaultdict(list)
-    for one in sorted(neighbors, key=lambda one: one.pid):
-        groups[one.name].append(one.pid)
-    names = list[str]()
-    for name in list(dict.fromkeys(one.name for one in neighbors))[:FEW]:
-        pids, more_pids = groups[name], ", ..." if len(groups[name]) > FEW else ""
-        names.append(f"{name} (pid{'s' if len(pids) > 1 else ''} {', '.join(map(str, pids[:FEW]))}{more_pids})")
-    return join_names([*names, *more])
+def list_processes(neighbors: Sequence[Neighbor]) -> str:
+    """Return processes by name and id."""
+    named = [f"{one.name} (pid {one.pid})" for one in neighbors[:FEW]]
+    return join_names([*named, *(["others"] if len(neighbors) > FEW else [])])
 
 
 def name_use(neighbors: Sequence[Neighbor], total: float, cores: float) -> str:
@@ -200,8 +193,7 @@ def name_use(neighbors: Sequence[Neighbor], total: float, cores: float) -> str:
         cores: Cores of the host, 0 if unknown.
     """
     named, of_all = sum(one.cpu_cores for one in neighbors), f" of {cores:.0f}" if cores else ""
-    if not neighbors:
-        return f"many small processes use {total:.1f}{of_all} cores"
     if named < 0.6 * total:
-        return f"{list_processes(neighbors, 'smaller processes')} use {total:.1f}{of_all} cores"
+        among = f", {list_processes(neighbors)} among them," if neighbors else ""
+        return f"many small processes{among} use {total:.1f}{of_all} cores"
     return f"{list_processes(neighbors)} use{'s' if len(neighbors) == 1 else ''} {named:.1f}{of_all} cores"

@@ -7,7 +7,6 @@ Array suffixes: F functions, W workers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -19,19 +18,17 @@ from eroica.diagnosis.frames import HALF
 from eroica.localize import Suspects
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
-from eroica.model.pattern import LAUNCHING, Phase
+from eroica.model.pattern import LAUNCHING
 
 Floats = NDArray[np.float64]
 Source = Literal["peers", "baseline"]
+SOURCES: tuple[Source, ...] = ("peers", "baseline")
 #: Parts of the iteration whose operators take longer with more data, and those that take what the parameters take.
 _FORWARD, _BACKWARD, _WITHOUT_DATA = frozenset({"forward"}), frozenset({"backward"}), frozenset({"optimizer"})
 #: An operator that others run in has less of its time for itself.
 _OWN = 0.1
-_NODE = re.compile(r"(?:Backward|Grad)\d+$|^AccumulateGrad$")
 #: Forward takes longer by at least this share of what backward takes longer, if tensors are larger.
 _LEAST_OF_BACKWARD = 0.15
-#: With larger tensors the processor is busy for at least this share of the additional time.
-_BUSY_FOR = 0.35
 #: A process that is stopped or throttled for a smaller share of the time is not slow for that reason.
 HELD = 0.05
 #: What takes cores, and a longer wait for one, account for at least this share of a loss that they explain.
@@ -58,37 +55,18 @@ def operators(fleet: Fleet) -> list[int]:
     """List rows of the model's own computation: compute outside the loader's next.
 
     Without an accelerator those that only call others are left out: a node of the autograd graph that waits for a
-    collective inside (FSDP) takes as long as that. So are the user's own functions of that graph where stacks were
-    sampled: what they do by themselves is Python, and the operator keeps only what no sample has hit.
+    collective inside (FSDP) takes as long as that.
     """
     rows = [index for index, key in enumerate(fleet.keys) if key.kind == "compute" and key.phase != "input"]
     if fleet.has_accelerator:
         return rows
-    if all(pattern.samples_used for pattern in fleet.patterns):
-        rows = [row for row in rows if not _is_users_function(fleet.keys[row].name)]
     own_R, all_R = fleet.critical_us[rows].sum(axis=1), fleet.total_us[rows].sum(axis=1)
     return [row for row, own, all_ in zip(rows, own_R, all_R, strict=True) if own >= _OWN * all_]
 
 
-def _is_users_function(name: str) -> bool:
-    """True if an operator is a user's `autograd.Function`, named as its class; torch's own nodes are numbered.
-
-    What torch.compile makes is named in the same way, and computes.
-    """
-    return "::" not in name and not name.startswith("CompiledFunction") and not _NODE.search(name)
-
-
-def launching_rows(fleet: Fleet, phase: Phase | None = None) -> list[int]:
-    """List rows of hosts that launch while their devices have no work; of one part of the iteration, or of all."""
-    found = (at for at, key in enumerate(fleet.keys) if key.kind == "other" and key.name == LAUNCHING)
-    return [at for at in found if phase is None or fleet.keys[at].phase == phase]
-
-
-def running_us(fleet: Fleet) -> Floats:
-    """Return the time per iteration in which a processor is busy with operators; NaN where not sampled. float64 [W]."""
-    rows = operators(fleet)
-    busy_W = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows][:, :, 1])).sum(axis=0)
-    return np.asarray(np.where(busy_W > 0, busy_W, np.nan))
+def launching_rows(fleet: Fleet) -> list[int]:
+    """List rows of hosts that launch while their devices have no work."""
+    return [at for at, key in enumerate(fleet.keys) if key.name == LAUNCHING]
 
 
 def speed_against(suspects: Suspects, source: Source, phases: frozenset[str] | None = None) -> Speed:
@@ -172,7 +150,7 @@ def weighted_mean(values: Sequence[float] | Floats, weights: Sequence[float] | F
 def larger_tensors(suspects: Suspects, own: Speed, source: Source) -> NDArray[np.bool_]:
     """Mark workers whose operators take longer as they do with larger batches or sequences. bool [W].
 
-    Forward and backward take longer, the optimizer hardly does, and a processor is busy meanwhile.
+    Forward and backward take longer, the optimizer hardly does, and threads do not wait for a core instead.
 
     Args:
         suspects: The window.
@@ -185,16 +163,11 @@ def larger_tensors(suspects: Suspects, own: Speed, source: Source) -> NDArray[np
         return known_W
     parts = (_FORWARD | _BACKWARD, _WITHOUT_DATA, _FORWARD, _BACKWARD)
     grows_W, fixed_W, forward_W, backward_W = (speed_against(suspects, source, phases).factor for phases in parts)
-    more_W = known_W & (grows_W > 1) & ~(fixed_W - 1 > HALF * (grows_W - 1))
+    more_W = known_W & (grows_W > 1) & ~(fixed_W - 1 > HALF * (grows_W - 1)) & (held_share(fleet) <= HELD)
     more_W &= ~(forward_W - 1 < _LEAST_OF_BACKWARD * (backward_W - 1))
-    then_W, queue_W, total_W = (
-        fleet.usual(measure(fleet)) if source == "peers" else suspects.then(measure)
-        for measure in (running_us, queued_share, lambda one: np.asarray(one.total_us[operators(one)].sum(axis=0)))
-    )
-    hardly_W = then_W < _BUSY_FOR * total_W  # operators that only wait keep no processor busy
-    more_W &= hardly_W | ~(running_us(fleet) / then_W - 1 < _BUSY_FOR * (grows_W - 1))
-    longer_W = queued_share(fleet) - queue_W * np.maximum(grows_W, 1.0)
-    most_W = fleet.critical_us[operators(fleet)].sum(axis=0) * (1 - 1 / np.maximum(grows_W, 1.0))
     if not fleet.has_accelerator:
+        queue_W = fleet.usual(queued_share(fleet)) if source == "peers" else suspects.then(queued_share)
+        longer_W = queued_share(fleet) - queue_W * np.maximum(grows_W, 1.0)
+        most_W = fleet.critical_us[operators(fleet)].sum(axis=0) * (1 - 1 / np.maximum(grows_W, 1.0))
         more_W &= ~(longer_W * fleet.mean_iteration_us >= np.maximum(HALF * most_W, 1e-9))
-    return np.asarray(more_W & (held_share(fleet) <= HELD), dtype=np.bool_)
+    return np.asarray(more_W, dtype=np.bool_)

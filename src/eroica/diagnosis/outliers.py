@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Reference
-from eroica.diagnosis.frames import LARGE_PART, MOST, NOTHING
-from eroica.diagnosis.operators import HELD, held_share
+from eroica.diagnosis.frames import MOST, NOTHING
 from eroica.diagnosis.view import View
 from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
 from eroica.localize.fleet import Fleet
@@ -25,13 +24,8 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 #: Excess relative to the reference from which a group differs: healthy workers on shared cores differ by 30 %.
 LEAST_RATIO = 0.5
-#: The same for Python that hardly uses a core: nobody's pace makes a wait longer.
-_RATIO_WITHOUT_CORE = 0.2
 #: Share of an excess that the other workers must wait for, if only some are late.
 LEAST_AGREEMENT = 0.4
-#: Where nothing else is there to compare with, a function must be able to hold a large part of the slowdown that was
-#: told, and be at most so many times as long: of a larger one any part may have been there before.
-_MOST_OLDER = 2.0
 SOURCES: tuple[Reference, ...] = ("peers", "baseline", "expectation")
 #: In so few iterations the spread alone may understate the noise of sampling.
 FEW_ITERATIONS = 9
@@ -71,7 +65,7 @@ def expected(view: View, spent: Spent, source: Reference, limit: float | None = 
     Args:
         view: The window.
         spent: Time of the group.
-        source: The role's other workers, the same worker's baseline window, a limit, or the slowdown that was told.
+        source: The role's other workers, the same worker's baseline window, or a limit.
         limit: Share of the iteration that the group may take (0-1), for the source "expectation".
 
     Returns:
@@ -87,20 +81,12 @@ def expected(view: View, spent: Spent, source: Reference, limit: float | None = 
         if view.suspects.baseline is None or view.iteration_us < least_us:
             return None
         excess = excess_over_baseline(spent.time_us, view.before(spent.rows))
-    elif source == "slowdown":
-        lost_us = view.iteration_us - (view.stated_baseline_us or np.inf)
-        mean_W = spent.time_us.mean(axis=1)
-        if view.suspects.baseline is not None or not view.is_slow or lost_us <= 0:
-            return None
-        is_most_W = (mean_W >= LARGE_PART * lost_us) & (mean_W <= _MOST_OLDER * lost_us)
-        reference_W = np.where(is_most_W, np.maximum(mean_W - lost_us, 0.0), mean_W)
-        excess = Excess(mean_us=mean_W, reference_us=reference_W, error_us=mean_error(spent.time_us))
     else:
         if limit is None:
             return None
-        highest_W = np.maximum(limit * view.iteration_us + view.recording_us, _before_it_got_slow(view, spent.rows))
+        limit_W = np.full(view.workers, limit * view.iteration_us + view.recording_us)
         mean_W = spent.time_us.mean(axis=1)
-        excess = Excess(mean_us=mean_W, reference_us=highest_W, error_us=mean_error(spent.time_us))
+        excess = Excess(mean_us=mean_W, reference_us=limit_W, error_us=mean_error(spent.time_us))
     if view.iterations > FEW_ITERATIONS:
         return excess
     join = np.hypot if view.iterations == 1 else np.maximum
@@ -114,7 +100,6 @@ def find_outliers(
     limit: float | None = None,
     strength: float = SURE,
     ratio: float = LEAST_RATIO,
-    sources: Sequence[Reference] = SOURCES,
 ) -> Iterator[Block]:
     """Yield all ways in which a group of rows takes too long.
 
@@ -124,27 +109,25 @@ def find_outliers(
         limit: Share of the iteration that the group may take on any worker; None where nothing is stated.
         strength: Least excess in standard errors.
         ratio: Least excess relative to the reference.
-        sources: What to compare with.
     """
     if not rows or not _worth_reading(view, rows, limit):
         return
     spent = measure(view, rows)
-    for source in sources:
+    for source in SOURCES:
         excess = expected(view, spent, source, limit)
         if excess is None:
             continue
-        least_W = 0.0 if source == "expectation" else _ratio_of(view, spent.rows, source, ratio)
         least = view.settings.min_gain
         if source == "expectation" and view.fleet.has_accelerator:
             least = view.settings.beta_gate  # the paper's 1 %
         sure = SURE if source == "expectation" else strength
-        over_W = stands_out(view, excess, least_W, sure, least)
+        over_W = stands_out(view, excess, 0.0 if source == "expectation" else ratio, sure, least)
         if not over_W.any():
             continue
         if source == "peers":
             yield from _some(view, spent, excess, over_W)
         else:
-            yield from _most(view, spent, excess, over_W, source, limit)
+            yield from _most(view, spent, excess, over_W, source)
 
 
 def _worth_reading(view: View, rows: Sequence[int], limit: float | None) -> bool:
@@ -153,18 +136,16 @@ def _worth_reading(view: View, rows: Sequence[int], limit: float | None) -> bool
     floor = view.settings.min_gain * view.iteration_us
     before_W = np.nan_to_num(view.suspects.before_us[list(rows)].sum(axis=0), nan=np.inf)
     beyond = limit is not None and float(total_W.max()) > limit * view.iteration_us
-    if view.suspects.baseline is None and view.is_slow:
-        return True
     return float(np.ptp(total_W)) >= floor or bool((total_W - before_W >= floor).any()) or beyond
 
 
-def stands_out(view: View, excess: Excess, ratio: float | Floats, strength: float, least: float) -> Flags:
+def stands_out(view: View, excess: Excess, ratio: float, strength: float, least: float) -> Flags:
     """Mark workers that surely exceed the reference, by enough of it and of the iteration. bool [W].
 
     Args:
         view: The window.
         excess: Excess of the workers.
-        ratio: Least excess relative to the reference. float64 [W], or one for all.
+        ratio: Least excess relative to the reference.
         strength: Least excess in standard errors.
         least: Least excess as a share of the iteration, 0-1.
     """
@@ -172,20 +153,6 @@ def stands_out(view: View, excess: Excess, ratio: float | Floats, strength: floa
     least_us = least * view.iteration_us
     floor_W = np.maximum(least_us, ratio * view.strictness * np.nan_to_num(excess.reference_us))
     return np.asarray((amount_W >= floor_W) & (excess.strength >= strength * view.strictness), dtype=np.bool_)
-
-
-def _ratio_of(view: View, rows: list[int], source: str, highest: float) -> Floats:
-    """Return the ratio from which each worker differs: less for the training thread's Python that only waits. [W]."""
-    keys = [view.fleet.keys[row] for row in rows]
-    if any(key.kind != "python" or key.thread != "training" or key.phase == "input" for key in keys):
-        return np.full(view.workers, highest)
-    use_W = use_of_core(view.fleet, rows)
-    usual_W = view.fleet.usual(use_W)
-    if source == "baseline":
-        usual_W = view.suspects.then(lambda past: use_of_core(past, view.rows_before(rows)))
-    most_W = np.where(held_share(view.fleet) <= HELD, np.fmax(use_W, usual_W), 1.0)
-    lowest = min(_RATIO_WITHOUT_CORE, highest)
-    return np.asarray(lowest + (highest - lowest) * np.where(np.isnan(use_W), 1.0, most_W))
 
 
 def use_of_core(fleet: Fleet, rows: Sequence[int]) -> Floats:
@@ -205,21 +172,16 @@ def _some(view: View, spent: Spent, excess: Excess, over_W: Flags) -> Iterator[B
         yield outliers_of("peers", excess, spent.steady_us, late_W, agreement_W)
 
 
-def _most(
-    view: View, spent: Spent, excess: Excess, over_W: Flags, source: Reference, limit: float | None
-) -> Iterator[Block]:
+def _most(view: View, spent: Spent, excess: Excess, over_W: Flags, source: Reference) -> Iterator[Block]:
     """Yield most workers together; or each role that exceeds as a whole while other roles wait for it."""
     waits_W = view.wait_rise_us if source == "baseline" else view.wait_us
     late_W, agreement = late_together(excess, over_W, waits_W)
-    aim = excess if source != "expectation" else _share_of_rest(view, spent, excess, limit or 0.0)
     if late_W.any():
-        yield outliers_of(source, aim, spent.steady_us, late_W, agreement)
-        return
-    if source == "expectation":
-        return
-    agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
-    for role_W in late_roles(view, over_W, agreement_W):
-        yield outliers_of(source, aim, spent.steady_us, role_W, agreement_W)
+        yield outliers_of(source, excess, spent.steady_us, late_W, agreement)
+    elif source != "expectation":
+        agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
+        for role_W in late_roles(view, over_W, agreement_W):
+            yield outliers_of(source, excess, spent.steady_us, role_W, agreement_W)
 
 
 def late_roles(view: View, over_W: Flags, agreement_W: Floats) -> Iterator[Flags]:
@@ -252,21 +214,6 @@ def late_together(excess: Excess, over_W: Flags, waits_W: Floats) -> tuple[Flags
     if agreement >= LEAST_AGREEMENT and not late_W.all():
         return late_W, min(agreement, 1.0)
     return (late_W if over_W.mean() >= MOST else none_W), None
-
-
-def _before_it_got_slow(view: View, rows: list[int]) -> Floats:
-    """Return the time in the baseline window of a job that got slower; 0 in other windows. float64 [W]."""
-    if view.context.window.purpose != "slow" or view.suspects.baseline is None:
-        return np.zeros(view.workers)
-    return np.asarray(np.nan_to_num(view.before(rows).mean(axis=1)))
-
-
-def _share_of_rest(view: View, spent: Spent, excess: Excess, share: float) -> Excess:
-    """Lower a limit to its share of the iteration that would be left, but not below the baseline."""
-    rest_W = np.maximum(view.iteration_us - excess.mean_us, 0.0)
-    lowered_W = np.minimum(excess.reference_us, share / max(1 - share, 1e-9) * rest_W)
-    lowered_W = np.maximum(lowered_W, _before_it_got_slow(view, spent.rows))
-    return msgspec.structs.replace(excess, reference_us=lowered_W)
 
 
 def outliers_of(

@@ -136,11 +136,8 @@ def believed_strength(view: View, block: Block) -> float:
 def is_believed(view: View, block: Block) -> bool:
     """Return True if a recording holds enough iterations to believe a block."""
     least = SURE if block.cell == "late" else _LEAST_BELIEVED
-    return (
-        not view.is_trace
-        or view.strictness < 1
-        or believed_strength(view, block) >= (least if view.iterations > 1 else _LEAST_BELIEVED_ONCE)
-    )
+    least = least if view.iterations > 1 else _LEAST_BELIEVED_ONCE
+    return not view.is_trace or view.strictness < 1 or believed_strength(view, block) >= least
 
 
 def recorded_probability(view: View, block: Block) -> float:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.block import MANY_MORE_CALLS, Block, Cell, Facts, Reference
+from eroica.diagnosis.block import Block, Cell, Facts, Reference
 from eroica.diagnosis.cells import list_cells, rows_by_frame, with_caller
 from eroica.diagnosis.facts import with_facts
 from eroica.diagnosis.frames import (
@@ -37,7 +36,6 @@ from eroica.diagnosis.outliers import (
     FEW_ITERATIONS,
     LEAST_AGREEMENT,
     LEAST_RATIO,
-    SOURCES,
     find_outliers,
     time_above,
 )
@@ -47,7 +45,6 @@ from eroica.diagnosis.view import View
 from eroica.localize.blame import OFTEN, is_often
 from eroica.localize.excess import SURE, mean_error
 from eroica.localize.fleet import Fleet
-from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -55,8 +52,6 @@ Places = NDArray[np.intp]
 _RATIO_OF_OPERATORS, _RATIO_ON_DEVICE = 0.3, 0.1
 #: Prefetching loaders stall in bursts, so their excess is jumpy: standard errors that are enough.
 _STRENGTH_OF_INPUT = 2.0
-#: Input may take this share of an iteration on the training thread of a job without an accelerator.
-_INPUT_ON_CPU = 0.25
 #: A deeper cell stands for the one around it if it gains this share of it.
 HOLDS = 0.9
 #: Few iterations show no rhythm, and on cores no turns. Devices are steady: so many are enough.
@@ -68,17 +63,13 @@ _FEWEST_SAMPLES = 3
 #: One worker leads by this share of its usual time; with a device, by less.
 _LEAD, _LEAD_ON_DEVICE = 0.25, 0.08
 #: Share of the iteration from which collections count. Healthy jobs collect, too.
-COLLECTIONS_GAIN = 0.07
+_COLLECTIONS_GAIN = 0.07
 #: A collection longer than this, microseconds, is a pause; if most workers pause in the same iterations, together.
 _PAUSE_US, _TOGETHER = 500.0, 0.7
 #: Share of the time from which a process that is stopped or throttled is a block by itself.
 _LONG_HELD = 0.2
 #: Share of the iteration by which workers, or the waiting of all, differ if it is no chance.
 LEAST_DIFFERENCE = 0.05
-#: All wait longer for their transfers only if own work makes up less than this share of the growth.
-_LITTLE_OWN = 0.3
-#: Share of each worker's excess in the function that is named for several; else each has a trouble of its own.
-_SHARED = 0.25
 _Cells = dict[Cell, list[int]]
 #: An excess, µs, whose it is, and its rows.
 _Found = tuple[float, Block, tuple[int, ...]]
@@ -108,7 +99,8 @@ def _in_cells(view: View, cells: _Cells) -> Iterator[Block]:
     for cell in ("input", "collections", "memory", "operators", "launches"):
         rows, limit, strength, ratio = cells[cell], None, SURE, LEAST_RATIO
         if cell == "input":
-            limit, strength = _limit_of_input(view), _STRENGTH_OF_INPUT
+            limit = view.settings.expected_python if view.fleet.has_accelerator else None
+            strength = _STRENGTH_OF_INPUT
         elif cell == "memory" and view.fleet.has_accelerator:
             limit = view.settings.expected_memory
         elif cell == "launches":
@@ -118,22 +110,10 @@ def _in_cells(view: View, cells: _Cells) -> Iterator[Block]:
         if cell == "collections" and view.iterations < 3:
             continue  # a collection that falls into one of two iterations is none of the job's pace
         for late in find_outliers(view, rows, limit=limit, strength=strength, ratio=ratio):
-            if cell == "operators" and late.reference == "baseline" and not view.is_slow:
-                continue
             joined = join_equally_slow(view, late) if cell == "input" else late
             block = _block(view, cell, rows, joined)
             if block is not None:
                 yield block
-
-
-def _limit_of_input(view: View) -> float | None:
-    """Return the share of the iteration that input may take; None where the job's own past tells better."""
-    if view.fleet.has_accelerator:
-        return view.settings.expected_python
-    past = view.suspects.baseline
-    if past is None or view.context.window.purpose in ("expected", "early"):
-        return _INPUT_ON_CPU
-    return None if view.iteration_us >= past.mean_iteration_us * (1 + view.settings.min_gain) else _INPUT_ON_CPU
 
 
 def _block(view: View, cell: Cell, rows: Sequence[int], late: Block) -> Block | None:
@@ -144,8 +124,6 @@ def _block(view: View, cell: Cell, rows: Sequence[int], late: Block) -> Block | 
     if cell in ("collections", "memory", "operators", "launches"):
         focus = msgspec.structs.replace(focus, functions=tuple(rows))
     elif cell == "python" and focus.is_specific:
-        if late.agreement is not None and not _is_shared(view, rows, focus, late):
-            return None
         rows = focus.functions
     return msgspec.structs.replace(late, cell=cell, rows=tuple(rows), focus=focus)
 
@@ -156,24 +134,15 @@ def _focus(view: View, rows: Sequence[int], late: Block) -> Focus | None:
     return find_focus(view.fleet.keys, rows, excess_R, time_R)
 
 
-def _is_shared(view: View, rows: Sequence[int], focus: Focus, late: Block) -> bool:
-    """Return True if most of some workers have a part of their excess in the function that is named for all of them."""
-    time_RW = view.fleet.critical_us[list(rows)][:, list(late.workers)]
-    excess_RW = np.maximum(time_RW - reference_of_rows(view, rows, late)[:, None], 0.0)
-    named_R = np.isin(rows, focus.functions)
-    share_W = excess_RW[named_R].sum(axis=0) / np.maximum(excess_RW.sum(axis=0), 1e-9)
-    return bool((share_W >= _SHARED).mean() > HALF)
-
-
 def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
     """Yield blocks of Python under each frame: of those that hold nearly the same excess the deepest; at most six."""
     groups: dict[tuple[Reference, bool], list[_Found]] = defaultdict(list)
     limit = view.settings.expected_python if view.fleet.has_accelerator else None
     for cell in dict.fromkeys([tuple(rows), *rows_by_frame(view.fleet.keys, rows)]):
-        for late in find_outliers(view, cell, limit=limit, sources=(*SOURCES, "slowdown")):
+        for late in find_outliers(view, cell, limit=limit):
             amount = float(late.removed_us.sum())
             groups[late.reference, late.agreement is None].append((amount, late, cell))
-    every = sorted(chain.from_iterable(groups.values()), key=lambda one: -one[0])
+    every = sorted((one for found in groups.values() for one in found), key=lambda one: -one[0])
     for found in groups.values():
         left, taken = sorted((one for one in found if not _is_apart(one, every)), key=lambda one: -one[0]), 0
         while left and taken < 6:
@@ -228,11 +197,8 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     is_chance = runs < 2 or (runs < 3 and each < usual) or each < _FEWEST_SAMPLES * _sample_us(whole, rows)
     if hit_I.mean() > HALF or each < _LEAST_EACH * usual or is_chance:
         return None
-    often_W = (time_WI[:, hit_I] >= 0.5 * long_I[hit_I]).mean(axis=1)
-    late_W = (often_W >= 0.5) | (time_WI.sum(axis=1) >= 0.5 * time_WI.sum(axis=1).max())
-    is_rotating = often_W.max() < 0.5 and hit_I.sum() > 2
-    members = np.arange(view.workers) if is_rotating else np.flatnonzero(late_W)
-    is_of_some = not is_rotating and members.size < view.workers
+    members = np.flatnonzero(time_WI.sum(axis=1) >= 0.5 * time_WI.sum(axis=1).max())
+    is_of_some = members.size < view.workers
     activity = activity_of(view.fleet.keys[max(rows, key=lambda row: view.fleet.critical_us[row].sum())].stack)
     past = view.suspects.baseline
     if not is_of_some and past is None and activity not in ("save", "log"):
@@ -241,11 +207,6 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     before_WJ = np.nan_to_num(view.before(rows))[members] if past is not None else np.zeros((1, 1))
     before, longest = float(before_WJ.mean()), float(before_WJ.max(axis=0).mean())
     gain = (float(time_WI[members].max(axis=0).mean()) - longest) / max(whole.mean_iteration_us, 1e-9)
-    interval = hit_I.size / runs
-    is_seen = past is None or past.iteration_us.shape[1] >= interval or activity in ("save", "log")
-    is_most = gain * whole.mean_iteration_us >= MOST * view.slowdown_us
-    if not is_seen and not (is_most and view.context.window.purpose in SLOWER):
-        return None  # the baseline window was too short to show it, and it does not account for the slowdown
     if gain < least or (agreement is not None and agreement < LEAST_AGREEMENT):
         return None
     focus = find_focus(view.fleet.keys, rows, *[view.fleet.critical_us[rows].sum(axis=1)] * 2) or NOTHING
@@ -253,15 +214,15 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
         cell="python",
         rows=tuple(rows),
         focus=focus,
-        workers=() if is_rotating else tuple(members.tolist()),
-        scope="rotating" if is_rotating else "some" if is_of_some else "all",
+        workers=tuple(members.tolist()),
+        scope="some" if is_of_some else "all",
         reference="baseline" if before else "expectation",
         removed_us=np.where(np.isin(np.arange(view.workers), members)[:, None], view.fleet.series(rows), 0.0),
         mean_us=float(time_WI[members].mean()),
         reference_us=before,
         strength=min(SURE * runs**0.5, 20.0),
         agreement=agreement,
-        facts=Facts(activity=activity, every=interval, each_us=each),
+        facts=Facts(activity=activity, every=hit_I.size / runs, each_us=each),
         gain=min(gain, 1.0),
     )
 
@@ -296,7 +257,7 @@ def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
     share_W = time_WI.sum(axis=1) / max(float(time_WI.sum()), 1e-9)
     strength = float(lost_I.mean() / max(float(mean_error(lost_I[None])[0]), 1e-9))
     is_of_one = share_W.max() >= LARGE_PART and view.workers > 1
-    if lost_I.mean() < COLLECTIONS_GAIN * view.iteration_us or is_of_one or strength < 2.0:
+    if lost_I.mean() < _COLLECTIONS_GAIN * view.iteration_us or is_of_one or strength < 2.0:
         return
     paused_WI = time_WI > _PAUSE_US
     is_of_all = paused_WI.any() and paused_WI[:, paused_WI.any(axis=0)].mean() >= _TOGETHER
@@ -358,27 +319,18 @@ def _in_turn(view: View, cells: _Cells) -> Iterator[Block]:
 def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
     """Yield collectives in which all wait longer than in the baseline window: more of them, or slower ones."""
     past = view.suspects.baseline
-    if past is None or not rows or not view.is_slow or view.workers < 2:
+    if past is None or not view.is_slow or view.workers < 2 or view.context.missing:
+        return  # they may wait for workers that did not report: `conclusion` tells
+    # what even the last to arrive spends there
+    now_I = np.maximum(view.fleet.wait_us - view.suspects.arrivals.waited_us, 0.0).min(axis=0)
+    then_us = float(past.wait_us.min(axis=0).mean())
+    excess_us = float(now_I.mean()) - then_us
+    strength = excess_us / max(float(mean_error(now_I[None])[0]), 1e-9)
+    if not rows or excess_us < max(LEAST_DIFFERENCE * view.iteration_us, HALF * then_us) or strength < SURE:
         return
     heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))
     name = view.fleet.keys[heaviest].name
     calls, before = _calls(view.fleet, name), _calls(past, name)
-    own_us = float(
-        np.nanmax(view.fleet.busy_us.mean(axis=1) - view.suspects.then(lambda one: one.busy_us.mean(axis=1)))
-    )
-    is_own = own_us > _LITTLE_OWN * (view.iteration_us - past.mean_iteration_us)
-    if calls >= MANY_MORE_CALLS * max(before, 1.0) and not is_own:
-        now_I, then_us = view.fleet.wait_us.mean(axis=0), float(past.wait_us.mean())
-    elif view.context.missing:
-        return  # they may wait for workers that did not report: `conclusion` tells
-    else:  # what even the last to arrive spends there
-        waited_WI = view.suspects.arrivals.waited_us
-        now_I = np.maximum(view.fleet.wait_us - waited_WI, 0.0).min(axis=0)
-        then_us = float(past.wait_us.min(axis=0).mean())
-    excess_us = float(now_I.mean()) - then_us
-    strength = excess_us / max(float(mean_error(now_I[None])[0]), 1e-9)
-    if excess_us < max(LEAST_DIFFERENCE * view.iteration_us, HALF * then_us) or strength < SURE:
-        return
     yield Block(
         cell="collectives",
         rows=tuple(rows),
@@ -500,9 +452,8 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def read_turns(fleet: Fleet) -> Turns:
-    """Read which worker is late when. Collections, saving and logging are set aside: they have cells of their own."""
-    aside = [row for row, key in enumerate(fleet.keys) if key.kind == "gc" or activity_of(key.stack) in ("save", "log")]
-    busy_WI = np.maximum(fleet.busy_us - fleet.series(aside), 0.0)
+    """Read which worker is late when."""
+    busy_WI = fleet.busy_us
     above_WI = busy_WI - np.median(busy_WI, axis=1, keepdims=True)
     ranked_WI = np.sort(above_WI, axis=0)[::-1]
     # of many workers some are late together by chance: the last is compared with the one after the first sixteenth

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,61 +83,45 @@ _REFERENCES = {
     "peers": "compared with its peers",
     "baseline": "compared with the job's own {}",
     "expectation": "compared with what is expected only",
-    "slowdown": "compared with how much slower the job got only",
 }
 
 
 def list_hypotheses(view: View, causes: Sequence[Cause], weighed: Sequence[Weighed]) -> tuple[Hypothesis, ...]:
     """Return what was considered, at most twelve: the causes named, then others by falling gain."""
-    found: dict[tuple[Any, ...], Hypothesis] = {}
-    for cause in causes:
-        found[_identity(cause)] = _hypothesis(view, cause, NAMED)
-    for one in sorted(weighed, key=lambda one: -one.cause.gain):
-        found.setdefault(_identity(one.cause), _hypothesis(view, one.cause, one.decision))
-    return tuple(found.values())[:12]
-
-
-def _identity(cause: Cause) -> tuple[Any, ...]:
-    return cause.cause, cause.block.scope, cause.block.workers, cause.block.focus.label
+    others = sorted(weighed, key=lambda one: -one.cause.gain)
+    found: dict[object, Hypothesis] = {}
+    for cause, decision in [*((cause, NAMED) for cause in causes), *((one.cause, one.decision) for one in others)]:
+        identity = cause.cause, cause.block.scope, cause.block.workers, cause.block.focus.label
+        if identity not in found and len(found) < 12:
+            found[identity] = _hypothesis(view, cause, decision)
+    return tuple(found.values())
 
 
 def _hypothesis(view: View, cause: Cause, decision: str) -> Hypothesis:
-    signs = list(_signs(view, cause))
-    return Hypothesis(
-        cause=cause.cause,
-        function=cause.block.focus.label,
-        workers=tuple(view.fleet.ranks[worker] for worker in cause.block.workers),
-        scope=cause.block.scope,
-        gain=round(cause.gain, 4),
-        decision=decision,
-        met=tuple(text for word, text in signs if word == "met"),
-        missing=tuple(text for word, text in signs if word == "missing"),
-        unknown=tuple(text for word, text in signs if word == "unknown"),
-    )
-
-
-def _signs(view: View, cause: Cause) -> Iterator[tuple[str, str]]:
-    """Yield the signs that every cause needs: a sure excess, others that wait for it, a function, a reference."""
-    block = cause.block
+    """Return a cause with the signs that every one needs: a sure excess, a reference, others that wait, a function."""
+    block, met, missing, unknown = cause.block, list[str](), list[str](), list[str]()
     sure = f"{min(block.strength, 999):.1f} standard errors above that over {view.iterations} iterations"
-    yield ("met" if block.strength >= SURE else "missing"), sure
-    is_weak = block.reference in ("expectation", "slowdown")
-    yield ("unknown" if is_weak else "met"), _REFERENCES[block.reference].format(view.past_window)
+    (met if block.strength >= SURE else missing).append(sure)
+    (unknown if block.reference == "expectation" else met).append(_REFERENCES[block.reference].format(view.past_window))
     if block.agreement is not None:
         seen = f"the others wait for {percent(block.agreement)} of it"
-        yield ("met" if block.agreement >= LEAST_AGREEMENT else "missing"), seen
-    if block.focus.functions:
-        yield (
-            ("met" if block.focus.share >= MOST else "missing"),
-            f"the function holds {percent(block.focus.share)} of it",
-        )
-    else:
-        yield "missing", "no function accounts for it"
+        (met if block.agreement >= LEAST_AGREEMENT else missing).append(seen)
+    held = f"the function holds {percent(block.focus.share)} of it" if block.focus.functions else ""
+    (met if held and block.focus.share >= MOST else missing).append(held or "no function accounts for it")
     row = flagged_row(view, block)
-    if row is not None:
-        yield "met", describe_row(row)
-    if cause.cause == "unknown":
-        yield "unknown", "which kind of cause it is"
+    met += [describe_row(row)] if row is not None else []
+    unknown += ["which kind of cause it is"] if cause.cause == "unknown" else []
+    return Hypothesis(
+        cause=cause.cause,
+        function=block.focus.label,
+        workers=tuple(view.fleet.ranks[worker] for worker in block.workers),
+        scope=block.scope,
+        gain=round(cause.gain, 4),
+        decision=decision,
+        met=tuple(met),
+        missing=tuple(missing),
+        unknown=tuple(unknown),
+    )
 
 
 def flagged_row(view: View, block: Block) -> SuspectRow | None:

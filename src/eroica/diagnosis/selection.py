@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block
-from eroica.diagnosis.frames import HALF, LARGE_PART, MOST
+from eroica.diagnosis.frames import HALF, LARGE_PART
 from eroica.diagnosis.helpers import find_helpers, find_lock_holders
 from eroica.diagnosis.labels import NO_FAULT, PLANNED, UNKNOWN, label_of
 from eroica.diagnosis.neighbors import find_process
 from eroica.diagnosis.operators import held_share
 from eroica.diagnosis.outliers import FEW_ITERATIONS
 from eroica.diagnosis.recordings import is_believed
-from eroica.diagnosis.search import COLLECTIONS_GAIN, HOLDS, LEAST_DIFFERENCE, find_blocks
+from eroica.diagnosis.search import HOLDS, LEAST_DIFFERENCE, find_blocks
 from eroica.diagnosis.setup import find_setting
 from eroica.diagnosis.view import View
 from eroica.localize.simulate import Removal, most_held, share_gains, simulated_gain
@@ -79,8 +79,7 @@ class Weighed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
     """Return the causes in order of falling weight, and what was considered besides."""
-    helpers = sorted(find_helpers(view), key=lambda one: -(one.gain or 0.0))[:1]
-    blocks = _settled(view, [*helpers, *find_lock_holders(view), *find_blocks(view)])
+    blocks = _settled(view, [*find_helpers(view), *find_lock_holders(view), *find_blocks(view)])
     named = [one for block in blocks if (one := _named(view, block)) is not None]
     ranked = _weighed(view, _joined(named))
     causes, weighed = _account(view, [one for one in ranked if is_believed(view, one.block)])
@@ -98,12 +97,7 @@ def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
     """Drop blocks whose time a deeper cell or a surer block holds, and guesses where enough is measured."""
     gains = {id(block): _gain(view, block) for block in blocks}
 
-    enough = MOST * growth_of(view)[1]
-    is_measured = any(gains[id(block)] >= enough > 0 for block in blocks if block.reference != "slowdown")
-
     def is_beaten(block: Block) -> bool:
-        if block.reference == "slowdown" and is_measured:
-            return True
         if any(_holds(other, block) and gains[id(other)] >= HOLDS * gains[id(block)] for other in blocks):
             return True
         if block.scope != "all" or block.reference == "peers":
@@ -233,8 +227,6 @@ def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Wei
 def least_gain(view: View, block: Block) -> float:
     """Return the gain from which a block counts. It is higher for a CPU job that nobody finds slow."""
     least = view.settings.min_gain
-    if block.cell == "collections":
-        least = max(least, COLLECTIONS_GAIN)
     if view.fleet.has_accelerator and block.cell == "python" and block.reference == "expectation":
         return view.settings.beta_gate  # the paper's 1 %
     if view.is_slow or view.is_trace or view.fleet.has_accelerator:
@@ -290,24 +282,13 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     if not causes or inside <= 0:
         return list(causes)
     first, block = causes[0], causes[0].block
-    held = block.facts.held if first.cause in ("compute-slow", "misconfiguration") else 0.0
-    seen = max(first.gain, min(max(block.excess_us / max(view.iteration_us, 1e-9), held), inside))
-    left = inside - seen if seen >= MOST * inside else inside
-    bounds = [left if _is_longer_everywhere(one) else one.gain for one in causes[1:]]
-    rest = [
-        msgspec.structs.replace(one, gain=min(one.gain, most)) for one, most in zip(causes[1:], bounds, strict=True)
-    ]
-    kept = [one for one in rest if one.gain >= least_gain(view, one.block) or not _is_longer_everywhere(one)]
-    others = sum(one.gain for one in kept)
-    share, is_known = growth - others, block.gain is not None and view.context.window.purpose not in SLOWER
-    is_minor = seen < HALF * max(inside, growth / 2)
-    if is_known or first.gain >= share or is_minor:
-        return [first, *kept]
-    return [msgspec.structs.replace(first, gain=share, is_growth=True), *kept]
-
-
-def _is_longer_everywhere(cause: Cause) -> bool:
-    return cause.block.cell == "collectives" and cause.block.is_general
+    seen = max(first.gain, min(block.excess_us / max(view.iteration_us, 1e-9), inside))
+    rest = [msgspec.structs.replace(one, gain=min(one.gain, inside)) for one in causes[1:]]
+    share = growth - sum(one.gain for one in rest)
+    is_known = block.gain is not None and view.context.window.purpose not in SLOWER
+    if is_known or first.gain >= share or seen < HALF * max(inside, growth / 2):
+        return [first, *rest]
+    return [msgspec.structs.replace(first, gain=share, is_growth=True), *rest]
 
 
 def explained_us(view: View, causes: Sequence[Cause]) -> float:

@@ -1,132 +1,56 @@
-"""Settings that make workers slow: different from their peers' or from before, and able to explain the loss.
+"""Switches that make workers slow: other than their peers' or than before, and on the slower side.
 
-A setting is a culprit only in the direction that is slower, for causes that it can bring about, and if it explains as
-much time as is lost. Other differences are told beside a cause and accuse nobody.
+A switch is a culprit only in the direction that is slower, and for causes that it can bring about. All else that
+differs, numbers of cores and threads included, is told beside a cause and accuses nobody.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import HALF, MOST
-from eroica.diagnosis.operators import HELD, OF_LOSS, queued_share
+from eroica.diagnosis.frames import MOST
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import FEW, name_affected, name_workers
-from eroica.localize.roles import members_of
+from eroica.diagnosis.words import FEW, name_affected
 
 Setup = Mapping[str, str]
 _COMPUTE = frozenset({"compute-slow", "cpu-contention", "unknown", "host-bound"})
-_LOADING = frozenset({"slow-data-loading"})
-_READING = frozenset({"slow-storage-read"})
 _NETWORK = frozenset({"slow-collective-everywhere", "slow-link"})
 _PYTHON = frozenset({"python-on-critical-path", "garbage-collection"})
-_BLOCKING = frozenset({"blocking-checkpoint", "blocking-logging"})
-_MEMORY = frozenset({"memory-operation-storm"})
+_LOADING, _MEMORY = frozenset({"slow-data-loading"}), frozenset({"memory-operation-storm"})
 _MORE_WORK = frozenset({"load-imbalance"})
-#: This ratio of cores, or of loader processes and threads, is felt.
-_FELT, _FELT_IN_PROCESSES = 1.2, 1.5
 #: Every worker has others.
 _ITS_OWN = frozenset({"affinity", "siblings"})
 _OLD_INSTRUCTIONS = ("compatible", "sse2", "sse3", "ssse3", "sse4_1", "sse4_2")
 _ON = ("1", "on", "true", "yes", "y")
 
 
-class Loss(NamedTuple):
-    """The loss that a setting must explain.
-
-    Attributes:
-        factor: Factor by which workers take longer than the reference, at least 1.
-        waiting: By how much the share of time without a core exceeds the reference's, 0-1.
-        on_device: The slow work runs on a device and needs no cores.
-    """
-
-    factor: float
-    waiting: float
-    on_device: bool = False
-
-
 class Rule(NamedTuple):
-    """A setting that can make a worker slow: one row of the table.
+    """A switch that can make a worker slow: one row of the table.
 
     Attributes:
         fact: Its name in `WorkerPattern.setup`.
         causes: Causes that it can explain.
-        slower: "less" or "more", or the values that are slower than all others.
+        slower: Values that are slower than all others.
         text: Its name for people.
-        explains: What must hold besides, from own set-up, the other's and the loss.
         warning: Sentence on values that are slow wherever they are, told beside a cause even if all workers have them.
     """
 
     fact: str
     causes: frozenset[str]
-    slower: str | tuple[str, ...]
+    slower: tuple[str, ...]
     text: str = ""
-    explains: Callable[[Setup, Setup, Loss], bool] = lambda _own, _other, _loss: True
     warning: str = ""
-
-    @property
-    def name(self) -> str:
-        """Name of the setting, for people."""
-        return self.text or self.fact.removeprefix("env:")
 
     def is_worse(self, own: Setup, other: Setup) -> bool:
         """Return True if the own value is the slower one. Only variables that are missing are known not to be set."""
-        here, there = own.get(self.fact), other.get(self.fact)
-        if not self.fact.startswith("env:") and None in (here, there):
+        if not self.fact.startswith("env:") and not (self.fact in own and self.fact in other):
             return False
-        if self.slower == "more":
-            return (number(here) or 0.0) > (number(there) or 0.0)
-        if self.slower == "less":
-            one, two = number(here), math.inf if there == "none" else number(there)
-            return one is not None and two is not None and one < two
-        return (here or "").lower() in self.slower and (there or "").lower() not in self.slower
+        return own.get(self.fact, "").lower() in self.slower and other.get(self.fact, "").lower() not in self.slower
 
 
-def number(value: str | None) -> float | None:
-    """Return a setting as a number; None for one that is not set, or is none."""
-    try:
-        return float(value) if value is not None else None
-    except ValueError:
-        return None
-
-
-def _cores(setup: Setup) -> float:
-    """Return the cores that a worker computes on: what it may have, and what it asks for; infinite where unknown."""
-    limits = [number(setup.get(fact)) for fact in ("affinity_cores", "cpu_quota", "cores", "torch_threads")]
-    return max(min([one for one in limits if one is not None], default=math.inf), 0.01)
-
-
-def _lacks_cores(own: Setup, other: Setup, loss: Loss) -> bool:
-    ratio = _cores(other) / _cores(own)
-    return not loss.on_device and ratio >= _FELT and ratio - 1 >= HALF * (loss.factor - 1)
-
-
-def _lacks_loaders(own: Setup, other: Setup, _loss: Loss) -> bool:
-    here, there = (number(one.get("loader_workers")) or 0.5 for one in (own, other))
-    return there >= _FELT_IN_PROCESSES * here
-
-
-def _queues(_own: Setup, _other: Setup, loss: Loss) -> bool:
-    return not loss.on_device and loss.waiting >= max(HELD, OF_LOSS * (1 - 1 / loss.factor))
-
-
-def _crowds(own: Setup, other: Setup, loss: Loss) -> bool:
-    threads, cores = number(own.get("torch_threads")) or 0.0, number(own.get("cores")) or math.inf
-    return threads > _FELT_IN_PROCESSES * cores and _queues(own, other, loss)
-
-
-_OF_HOST = _COMPUTE | _LOADING | _PYTHON | _BLOCKING
 RULES: tuple[Rule, ...] = (
-    Rule("affinity_cores", _COMPUTE, "less", "number of cores that it may run on", _lacks_cores),
-    Rule("cpu_quota", _COMPUTE, "less", "CPU quota in cores", _lacks_cores),
-    Rule("torch_threads", _COMPUTE, "less", "torch.get_num_threads()", _lacks_cores),
-    Rule("torch_threads", _COMPUTE, "more", "torch.get_num_threads()", _crowds),
-    Rule("nice", _OF_HOST, "more", "priority (nice)", _queues),
     Rule(
         "deterministic", _COMPUTE | _MEMORY | _MORE_WORK, _ON, "torch.use_deterministic_algorithms",
         warning="Deterministic algorithms are on; some are far slower.",
@@ -162,7 +86,6 @@ RULES: tuple[Rule, ...] = (
         "env:TORCH_DISTRIBUTED_DEBUG", _COMPUTE | _NETWORK | {"fragmented-collectives"}, ("detail",),
         warning="TORCH_DISTRIBUTED_DEBUG=DETAIL checks every call.",
     ),
-    Rule("loader_workers", _LOADING | _READING, "less", "num_workers of its DataLoader", _lacks_loaders),
     Rule(
         "env:NCCL_P2P_DISABLE", _NETWORK, _ON,
         warning="NCCL_P2P_DISABLE=1 sends data between devices through the host.",
@@ -174,7 +97,6 @@ RULES: tuple[Rule, ...] = (
         "env:PYTHONDEVMODE", _PYTHON | _LOADING, _ON,
         warning="PYTHONDEVMODE=1 checks memory and makes Python slower.",
     ),
-    Rule("env:PYTHONTRACEMALLOC", _PYTHON | _LOADING, "more"),
 )  # fmt: skip
 
 
@@ -193,8 +115,6 @@ class Difference(NamedTuple):
 
 def find_setting(view: View, block: Block, cause: str) -> Culprit | None:
     """Find the setting of a block's workers that explains it; None without one."""
-    if view.is_trace or not block.workers or not any(one.setup for one in view.fleet.patterns):
-        return None
     found, whose = _compared(view, block, cause)
     proof = [one for one in found if one.is_proof]
     if not proof:
@@ -217,118 +137,67 @@ def tell_settings(view: View, block: Block, cause: str) -> tuple[str, ...]:
     found, whose = _compared(view, block, cause)
     beside = [one.phrase(name_affected(view, block.workers), whose) for one in found if not one.is_proof][:FEW]
     told = [f"Settings differ there: {'; '.join(beside)}."] if beside else []
-    return (*told, *_warnings(view, block.workers, cause))
-
-
-def setup_notes(view: View, causes: Collection[str]) -> Iterator[str]:
-    """Yield notes on settings that differ between workers of a role, and on bad ones of a slow job without a cause."""
-    setups = [pattern.setup for pattern in view.fleet.patterns]
-    if view.is_trace or not all(setups):
-        return
-    if {"compute-slow", "cpu-contention", "sibling-process"}.issuperset(causes):
-        roles = [[setups[at] for at in members] for members in members_of(view.fleet.roles)]
-        differ = [fact for fact in _facts(setups) if any(len({one.get(fact) for one in some}) > 1 for some in roles)]
-        if differ and (causes or view.is_slow or len(differ) <= FEW):
-            more = f"; and {len(differ) - FEW} more" if len(differ) > FEW else ""
-            yield f"Settings differ between workers: {'; '.join(_by_value(view, one) for one in differ[:FEW])}{more}."
-    if not causes and view.is_slow:
-        yield from _warnings(view, range(view.workers), None)
-
-
-def _facts(setups: Iterable[Setup]) -> list[str]:
-    """List the settings that may be alike on all workers."""
-    return sorted({fact for one in setups for fact in one} - _ITS_OWN)
+    return (*told, *warn_of_settings(view, block.workers, cause))
 
 
 def _compared(view: View, block: Block, cause: str) -> tuple[list[Difference], str]:
-    """Return settings in which the block's workers are worse off than the reference, and the reference's name."""
-    found: list[Difference] = []
-    if block.scope == "some" and block.reference in ("peers", "expectation"):
-        found = _against_peers(view, block.workers, cause, _loss(view, block, "peers"))
-    if (block.reference == "peers" and block.scope == "some") or any(one.is_proof for one in found):
-        return found, "for the peers"
-    loss = _loss(view, block, block.reference)
-    return _against_baseline(view, block.workers, cause, loss), f"in the {view.past_window}"
+    """Return the settings in which all of a block's workers differ from the reference, and the reference's name."""
+    if block.scope == "some" and block.reference != "baseline":
+        return _differences(_with_peers(view, block.workers), cause), "for the peers"
+    return _differences(_with_baseline(view, block.workers), cause), f"in the {view.past_window}"
 
 
-def _loss(view: View, block: Block, reference: str) -> Loss:
-    factor = block.mean_us / block.reference_us if block.reference_us > 0 else np.inf
-    return Loss(
-        factor=max(factor, 1.0),
-        waiting=_waiting(view, block.workers, reference),
-        on_device=view.fleet.has_accelerator and block.kind == "compute",
-    )
-
-
-def _waiting(view: View, workers: Sequence[int], reference: str) -> float:
-    """Return by how much longer workers wait for a core than the reference, as a share of an iteration of now."""
-    wait_W, past = np.nan_to_num(queued_share(view.fleet)), view.suspects.baseline
-    now = float(wait_W[list(workers)].mean())
-    if reference == "peers":
-        others = np.delete(wait_W, list(workers))
-        return now - float(others.mean()) if others.size else now
-    before_us = 0.0 if past is None else float(np.nan_to_num(queued_share(past)).mean()) * past.mean_iteration_us
-    return now - before_us / max(view.iteration_us, 1e-9)
-
-
-def _against_peers(view: View, accused: Sequence[int], cause: str, loss: Loss) -> list[Difference]:
-    """Return settings in which every accused worker is worse off than every other worker of its role."""
-    guilty = set(accused)
+def _with_peers(view: View, accused: Sequence[int]) -> list[tuple[Setup, Setup]]:
+    """Pair the set-up of every accused worker with those of all other workers of its role; none if one is unknown."""
     others: dict[int, dict[tuple[tuple[str, str], ...], Setup]] = {}
-    for at, pattern in enumerate(view.fleet.patterns):
-        if at not in guilty:
-            others.setdefault(int(view.fleet.roles[at]), {})[tuple(sorted(pattern.setup.items()))] = pattern.setup
     roles = view.fleet.roles.tolist()
-    pairs = [(view.fleet.patterns[at].setup, list(others.get(roles[at], {}).values())) for at in accused]
-    if not all(own and peers and all(peers) for own, peers in pairs):
-        return []
-    return _differences(pairs, cause, loss)
+    for at in sorted(set(range(view.workers)) - set(accused)):
+        setup = view.fleet.patterns[at].setup
+        others.setdefault(roles[at], {})[tuple(sorted(setup.items()))] = setup
+    peers = [(view.fleet.patterns[at].setup, others.get(roles[at], {})) for at in accused]
+    pairs = [(own, one) for own, some in peers for one in some.values()]
+    return pairs if all(some for _, some in peers) and all(own and one for own, one in pairs) else []
 
 
-def _against_baseline(view: View, accused: Sequence[int], cause: str, loss: Loss) -> list[Difference]:
-    """Return settings in which most of the accused are worse off than in the baseline window."""
+def _with_baseline(view: View, accused: Sequence[int]) -> list[tuple[Setup, Setup]]:
+    """Pair the set-up of the accused with their own in the baseline window; none unless that of most is known."""
     past = view.suspects.baseline
     before = {pattern.worker.global_rank: pattern.setup for pattern in past.patterns} if past is not None else {}
     setups = [(view.fleet.patterns[at].setup, before.get(view.fleet.ranks[at], {})) for at in accused]
-    pairs = {(tuple(now.items()), tuple(then.items())): (now, [then]) for now, then in setups if now and then}
-    known = sum(bool(now and then) for now, then in setups)
-    return _differences(list(pairs.values()), cause, loss) if known >= MOST * len(accused) and pairs else []
+    pairs: list[tuple[Setup, Setup]] = [(now, then) for now, then in setups if now and then]
+    distinct: dict[object, tuple[Setup, Setup]] = {tuple(tuple(side.items()) for side in one): one for one in pairs}
+    return [*distinct.values()] if len(pairs) >= MOST * len(accused) else []
 
 
-def _differences(pairs: Sequence[tuple[Setup, Sequence[Setup]]], cause: str, loss: Loss) -> list[Difference]:
+def _differences(pairs: Sequence[tuple[Setup, Setup]], cause: str) -> list[Difference]:
     """Return what is worse by a rule, and then all else that differs, of which nobody knows which value is slower."""
-    every = [(own, one) for own, others in pairs for one in others]
-    found = []
+    if not pairs:
+        return []
+    ruled = {rule.fact for rule in RULES}
+    worse = [
+        (rule.fact, rule.text)
+        for rule in RULES
+        if cause in rule.causes and all(rule.is_worse(own, other) for own, other in pairs)
+    ]
+    others = []
+    for fact in sorted({fact for both in pairs for one in both for fact in one} - _ITS_OWN - ruled):
+        is_known = fact.startswith("env:") or all(fact in one for both in pairs for one in both)
+        if is_known and all(own.get(fact) != other.get(fact) for own, other in pairs):
+            others.append((fact, ""))
 
-    def add(fact: str, name: str, is_proof: bool) -> None:
+    def told(fact: str, text: str, is_proof: bool) -> Difference:
         own, usual = (
-            " or ".join(sorted({one.get(fact, "not set") for one in some})[:FEW]) for some in zip(*every, strict=True)
+            " or ".join(sorted({one.get(fact, "not set") for one in some})[:FEW]) for some in zip(*pairs, strict=True)
         )
-        found.append(Difference(name, own, usual, is_proof))
+        return Difference(text or fact.removeprefix("env:"), own, usual, is_proof)
 
-    for rule in RULES:
-        if cause in rule.causes and all(rule.is_worse(own, one) for own, one in every):
-            add(rule.fact, rule.name, all(rule.explains(own, one, loss) for own, one in every))
-    for fact in _facts([one for both in every for one in both]):
-        is_known = fact.startswith("env:") or all(fact in one for both in every for one in both)
-        is_ruled = any(rule.fact == fact for rule in RULES)
-        if is_known and not is_ruled and all(own.get(fact) != one.get(fact) for own, one in every):
-            add(fact, fact.removeprefix("env:"), False)
-    return found
+    return [*(told(*one, True) for one in worse), *(told(*one, False) for one in others)]
 
 
-def _warnings(view: View, workers: Iterable[int], cause: str | None) -> Iterator[str]:
+def warn_of_settings(view: View, workers: Iterable[int], cause: str | None = None) -> Iterator[str]:
     """Yield sentences on slow settings that all of these workers have, beside a cause; beside any for None."""
     setups = [view.fleet.patterns[worker].setup for worker in workers]
     for rule in RULES:
         is_about = rule.warning and (cause is None or cause in rule.causes)
         if is_about and all(one.get(rule.fact, "").lower() in rule.slower for one in setups):
             yield rule.warning
-
-
-def _by_value(view: View, name: str) -> str:
-    owners: dict[str, list[int]] = {}
-    for pattern in view.fleet.patterns:
-        owners.setdefault(pattern.setup.get(name, "not set"), []).append(pattern.worker.global_rank)
-    listed = [f"{value} on {name_workers(ranks)}" for value, ranks in list(owners.items())[:FEW]]
-    return f"{name.removeprefix('env:')} is {' and '.join(listed)}"

@@ -11,15 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Growth
-from eroica.diagnosis.operators import (
-    Speed,
-    larger_tensors,
-    speed_against,
-)
+from eroica.diagnosis.operators import SOURCES, Source, Speed, larger_tensors, speed_against
 from eroica.localize import Suspects, of_workers
 from eroica.localize.fleet import Fleet, with_all_iterations
 from eroica.localize.roles import stages_of
-from eroica.model.lost import LEAST, LEAST_OWN, LEAST_PAUSES, Lost, lost
+from eroica.model.lost import LEAST, Lost, lost
 from eroica.model.pattern import Workload
 from eroica.model.verdict import Cost, IterationTimes
 from eroica.model.window import FAR_SLOWER, SLOWER, SLOWER_INSIDE, Window
@@ -27,7 +23,6 @@ from eroica.model.words import milliseconds
 from eroica.settings import Settings
 
 Floats = NDArray[np.float64]
-_CRITICAL_THREADS = frozenset({"training", "autograd", "collective", "device"})
 
 
 class View:
@@ -113,24 +108,14 @@ class View:
         return f"{self.now_text} instead of {milliseconds(before_ms)}" if before_ms else self.now_text
 
     @cached_property
-    def speed(self) -> Speed:
-        """Operators against the peers'."""
-        return speed_against(self.suspects, "peers")
+    def speeds(self) -> dict[Source, Speed]:
+        """Operators against the peers', and against the baseline window's."""
+        return {source: speed_against(self.suspects, source) for source in SOURCES}
 
     @cached_property
-    def larger_than_peers(self) -> NDArray[np.bool_]:
-        """Workers whose operators take longer than their peers' as with larger tensors. bool [W]."""
-        return larger_tensors(self.suspects, self.speed, "peers")
-
-    @cached_property
-    def larger_than_before(self) -> NDArray[np.bool_]:
-        """Workers whose operators take longer than in the baseline window as with larger tensors. bool [W]."""
-        return larger_tensors(self.suspects, self.speed_change, "baseline")
-
-    @cached_property
-    def speed_change(self) -> Speed:
-        """Operators against the baseline window's."""
-        return speed_against(self.suspects, "baseline")
+    def larger(self) -> dict[Source, NDArray[np.bool_]]:
+        """Workers whose operators take longer than the reference's as with larger tensors. bool [W] each."""
+        return {source: larger_tensors(self.suspects, speed, source) for source, speed in self.speeds.items()}
 
     @cached_property
     def growths(self) -> tuple[Growth, ...]:
@@ -161,8 +146,16 @@ class View:
 
     @cached_property
     def deficit_us(self) -> Floats:
-        """Time by which each worker waits less than the median of its role's others; 0 without any. float64 [W]."""
-        return np.asarray(np.nan_to_num(self.fleet.usual(self.wait_us) - self.wait_us))
+        """Time by which each worker waits less than the median of its role's others; 0 without any. float64 [W].
+
+        In a job that got slower, it also counts by how much less a worker's waiting has risen: a server that waits as
+        long for its clients as these wait for it is late, too.
+        """
+        less_W = np.nan_to_num(self.fleet.usual(self.wait_us) - self.wait_us)
+        if not self.is_slow:
+            return np.asarray(less_W)
+        rise_W = np.nan_to_num(self.wait_rise_us)
+        return np.fmax(less_W, np.nan_to_num(self.fleet.usual(rise_W) - rise_W))
 
     @cached_property
     def wait_rise_us(self) -> Floats:
@@ -259,25 +252,15 @@ class View:
     def _compare_with_past(self) -> Iterator[Lost]:
         """Yield what is lost against the job's best pace, and against the baseline window.
 
-        The best pace is compared with the iterations that count, made shorter by what capturing adds (`_shorter`).
-        The baseline window is compared in whole iterations, in own work, and in pauses; the largest loss counts.
+        The best pace is compared with iterations made shorter by what capturing adds (`_shorter`).
         """
-        past, best_us = self.suspects.baseline, self.stated_baseline_us
-        kept_I, now_I = self.fleet.iteration_us.mean(axis=0), self.whole.busy_us.max(axis=0)
+        past, best_us, kept_I = self.suspects.baseline, self.stated_baseline_us, self.fleet.iteration_us.mean(axis=0)
         if best_us:
             least = LEAST if past is None and not self.fleet.has_accelerator else FAR_SLOWER - 1
             yield lost((kept_I * self._shorter).tolist(), [best_us], least, FAR_SLOWER - 1)
         if past is not None:
-            then = with_all_iterations(past)
-            before_J = then.busy_us.max(axis=0)
-            pauses_I = now_I - max(float(np.median(now_I) - np.median(before_J)), 0.0)
-            beyond = max(
-                lost(kept_I.tolist(), past.iteration_us.mean(axis=0).tolist(), LEAST, FAR_SLOWER - 1).beyond,
-                lost(now_I.tolist(), before_J.tolist(), LEAST_OWN).beyond,
-                lost(pauses_I.tolist(), before_J.tolist(), max(LEAST_PAUSES, self.settings.min_gain)).beyond,
-            )
-            now, before = self.whole.mean_iteration_us, then.mean_iteration_us
-            yield Lost(now=now, before=before, noise=now - before - beyond, is_inside=True)
+            found = lost(kept_I.tolist(), past.iteration_us.mean(axis=0).tolist(), LEAST, FAR_SLOWER - 1)
+            yield msgspec.structs.replace(found, is_inside=True)
 
     @property
     def is_slow(self) -> bool:
@@ -291,16 +274,6 @@ class View:
         if self.shows_slowdown or self.context.window.purpose == "baseline":
             return self.shows_slowdown
         return any(one.is_sure and min(one.now, self.iteration_us) >= FAR_SLOWER * one.before for one in self._losses)
-
-    def rows(self, *, kinds: frozenset[str], phases: frozenset[str]) -> list[int]:
-        """List rows with critical time of some kinds in some phases (indices into the fleet's keys)."""
-        keys = self.fleet.keys
-        busy = self.fleet.critical_us.max(axis=1) > 0
-        return [
-            index
-            for index, key in enumerate(keys)
-            if key.kind in kinds and key.phase in phases and key.thread in _CRITICAL_THREADS and busy[index]
-        ]
 
     def rows_before(self, functions: Sequence[int]) -> list[int]:
         """List rows of the baseline window for some functions of this one, as far as it has them."""

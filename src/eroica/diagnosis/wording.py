@@ -49,7 +49,6 @@ _REFERENCES = {
     "peers": "{whose} peers spend {}",
     "baseline": "in the {window} it was {}",
     "expectation": "at most {} is expected",
-    "slowdown": "it may have been {} before the job got slower",
 }
 
 

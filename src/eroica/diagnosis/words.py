@@ -39,6 +39,11 @@ def name_workers(ranks: Sequence[int], *, capital: bool = False) -> str:
     return text[0].upper() + text[1:] if capital else text
 
 
+def verb(ranks: Sequence[int], one: str, several: str) -> str:
+    """Return the form of a word for one worker, or for several."""
+    return one if len(ranks) == 1 else several
+
+
 def join_names(names: Sequence[object]) -> str:
     """Join names, as in "a", "a and b", "a, b and c"."""
     some = [str(name) for name in names]

@@ -31,18 +31,6 @@ _STRANGERS = frozenset({os.getpid(), os.getppid()})
 _Probe = TypeVar("_Probe")
 
 
-def parse_state(stat: bytes) -> int:
-    """Return the code of the state letter in `/proc/<pid>/task/<tid>/stat`.
-
-    Raises:
-        ValueError: There is no state in it.
-    """
-    place = stat.rfind(b")") + 2
-    if not 2 <= place < len(stat):
-        raise ValueError(f"no thread state in {stat[:40]!r}")
-    return stat[place]
-
-
 def read_stat(pid: int, tid: int | None = None) -> list[bytes]:
     """Return the fields of a process's `stat`, or of one of its threads', from the state on; empty once it is gone."""
     place = f"/proc/{pid}" if tid is None else f"/proc/{pid}/task/{tid}"
@@ -137,7 +125,8 @@ class ThreadProbe:
         """Sample; raise OSError or ValueError once the thread is gone."""
         now_ns = time.monotonic_ns()
         if self._state >= 0:
-            state = parse_state(os.pread(self._state, 96, 0))
+            _, _, rest = os.pread(self._state, 96, 0).rpartition(b") ")
+            (state,) = rest[:1]
             if state == ASLEEP:
                 state = self._kind_of_sleep()
             self._writer.add(self._state_number, now_ns, state)

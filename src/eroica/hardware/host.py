@@ -103,8 +103,7 @@ class ThrottleProbe:
     def read(self) -> None:
         """Sample."""
         now_ns = time.monotonic_ns()
-        totals = (parse_throttled(file.read_bytes()) for file in self._files)
-        self._time.put(now_ns, sum(total for total in totals if total is not None))
+        self._time.put(now_ns, sum(parse_throttled(file.read_bytes()) or 0 for file in self._files))
 
     def close(self) -> None:
         """Write down the last moment."""
@@ -129,32 +128,18 @@ def parse_interfaces(net_dev: bytes) -> dict[str, tuple[int, int]]:
     return interfaces
 
 
-def parse_speed(speed: str) -> float:
-    """Return bytes per second from `/sys/class/net/<interface>/speed` (Mbit/s); NaN if unknown (-1)."""
+def read_capacity(path: Path) -> float:
+    """Return bytes per second from the file that tells them; NaN if unknown, as of most virtual interfaces.
+
+    Args:
+        path: An interface's `speed` (Mbit/s; -1 is unknown) or an RDMA port's `rate` ("100 Gb/sec (4X EDR)").
+    """
     try:
-        megabits = int(speed)
-    except ValueError:
+        number, _, unit = path.read_text(encoding="ascii").strip().partition(" ")
+        per_s = float(number) * (125e6 if unit.startswith("Gb/sec") else 125e3)
+    except (OSError, ValueError):
         return math.nan
-    return megabits * 125_000.0 if megabits > 0 else math.nan
-
-
-def parse_rdma_rate(rate: str) -> float:
-    """Return bytes per second from a port's `rate` file ("100 Gb/sec (4X EDR)"); NaN if unknown."""
-    number, _, unit = rate.partition(" ")
-    if not unit.startswith("Gb/sec"):
-        return math.nan
-    try:
-        return float(number) * 125_000_000.0
-    except ValueError:
-        return math.nan
-
-
-def interface_speed(name: str, root: Path = Path("/sys/class/net")) -> float:
-    """Return the stated speed, bytes per second; NaN for loopback and most virtual interfaces."""
-    try:
-        return parse_speed((root / name / "speed").read_text(encoding="ascii"))
-    except OSError:
-        return math.nan
+    return per_s if per_s > 0 else math.nan
 
 
 def _traffic_channel(name: str, device: str, capacity: float, period_ns: int) -> tuple[Channel, float]:
@@ -178,7 +163,7 @@ class InterfaceProbe:
         self._numbers = {name: self._declare(name) for name, totals in self._totals().items() if any(totals)}
 
     def _declare(self, name: str) -> tuple[int, int]:
-        capacity = interface_speed(name, self._speeds)
+        capacity = read_capacity(self._speeds / name / "speed")
         made = [_traffic_channel("net", f"{name}/{way}", capacity, self.period_ns) for way in ("rx", "tx")]
         receive, send = (self._writer.declare(channel, "counter", scale) for channel, scale in made)
         return receive, send
@@ -211,24 +196,15 @@ class RdmaProbe:
         self._writer = writer
         self._counters: list[tuple[int, int]] = []
         for port in sorted(root.glob("*/ports/*")):
-            self._add_port(port)
+            device, capacity = f"{port.parent.parent.name}/{port.name}", read_capacity(port / "rate")
+            for way, file in (("rx", "port_rcv_data"), ("tx", "port_xmit_data")):
+                path = port / "counters" / file
+                if path.is_file() and os.access(path, os.R_OK):
+                    channel, scale = _traffic_channel("rdma", f"{device}/{way}", capacity, self.period_ns)
+                    number = writer.declare(channel, "counter", scale * _WORD)
+                    self._counters.append((os.open(path, os.O_RDONLY | os.O_CLOEXEC), number))
         if not self._counters:
             raise FileNotFoundError(2, "no RDMA port")
-
-    def _add_port(self, port: Path) -> None:
-        device = f"{port.parent.parent.name}/{port.name}"
-        try:
-            capacity = parse_rdma_rate((port / "rate").read_text(encoding="ascii"))
-        except OSError:
-            capacity = math.nan
-        for way, file in (("rx", "port_rcv_data"), ("tx", "port_xmit_data")):
-            channel, scale = _traffic_channel("rdma", f"{device}/{way}", capacity, self.period_ns)
-            self._add_counter(port / "counters" / file, channel, scale * _WORD)
-
-    def _add_counter(self, path: Path, channel: Channel, scale: float) -> None:
-        if path.is_file() and os.access(path, os.R_OK):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._counters.append((descriptor, self._writer.declare(channel, "counter", scale)))
 
     def read(self) -> None:
         """Sample every counter."""

@@ -35,11 +35,6 @@ _FLUSH_NS = 250_000_000
 _SECOND_NS = 1_000_000_000
 
 
-def budget_of(workers: int, cores: int) -> float:
-    """Return the cores that the sampler may use."""
-    return max(_LEAST_BUDGET, min(BUDGET_PER_WORKER * workers, HOST_SHARE * cores))
-
-
 class Probe(Protocol):
     """A source that is read every `period_ns`."""
 
@@ -90,7 +85,8 @@ class Sampler:
         self._writer = SampleWriter(directory)
         self._period_ns = _SECOND_NS // hz
         self._told = 1.0
-        self._pace = Pace(budget_of(len(targets), len(os.sched_getaffinity(0))))
+        most = min(BUDGET_PER_WORKER * len(targets), HOST_SHARE * len(os.sched_getaffinity(0)))
+        self._pace = Pace(max(_LEAST_BUDGET, most))
         self._workers = [WorkerProbe(self._writer, target, self._period_ns) for target in targets]
         self._probes = self._host_probes(targets)
         self._parent = os.getppid()
@@ -106,7 +102,10 @@ class Sampler:
                 for worker in self._workers:
                     worker.read_fast()
                 now_ns = time.monotonic_ns()
-                self._run_due(now_ns)
+                for task in self._tasks:
+                    if task.due_ns <= now_ns:
+                        task.call()
+                        task.due_ns = max(task.due_ns + int(task.period_ns * self._pace.stretch), now_ns)
                 next_ns = max(next_ns + int(self._period_ns * self._pace.stretch), now_ns)
                 time.sleep(max(0, next_ns - time.monotonic_ns()) * 1e-9)
         finally:
@@ -157,12 +156,6 @@ class Sampler:
             tasks.append(_Task(worker.refresh, _REFRESH_NS, now_ns + _REFRESH_NS + offset))
         tasks += [_Task(self._guarded(probe), probe.period_ns, now_ns) for probe in self._probes]
         return tasks
-
-    def _run_due(self, now_ns: int) -> None:
-        for task in self._tasks:
-            if task.due_ns <= now_ns:
-                task.call()
-                task.due_ns = max(task.due_ns + int(task.period_ns * self._pace.stretch), now_ns)
 
     def _guarded(self, probe: Probe) -> Callable[[], None]:
         """Return the probe's `read`, which ends at its first failure."""

@@ -39,6 +39,7 @@ _TOO_FEW = "too many collectives to replay several iterations: gains are estimat
 #: Waiting for nobody knows whom spoils a replay from this share of all time on.
 _MUCH_UNTOLD = 0.05
 _UNTOLD = "receives name no sender, so the window is not replayed: gains are estimated from busy times"
+_CIRCLE = "the order of the collectives cannot be replayed: gains are estimated from busy times"
 #: Some members wait for the root, or the root for some. Captures do not tell who it is.
 _ROOTED = frozenset({"broadcast", "scatter", "reduce", "gather"})
 #: Sends and receives that last so many times as long as they hold their worker up go on beside its other work.
@@ -102,12 +103,24 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
 
     Blame is passed on to where delays began (`localize.ledger`), as far as the records tell when executions ended.
     """
-    ledger = Ledger(fleet)
-    groups = {group.name: group.ranks for pattern in fleet.patterns for group in pattern.process_groups}
+    found = _read(fleet)
+    if _CIRCLE not in found.notes or not any(kind == "recv" for _, kind in _records(fleet)):
+        return found
+    shifted = _read(fleet, shifts=True)
+    return found if shifted.replay is None else shifted
+
+
+def _records(fleet: Fleet) -> dict[tuple[str, str], dict[int, CollectiveRecord]]:
     records: dict[tuple[str, str], dict[int, CollectiveRecord]] = defaultdict(dict)
     for worker, pattern in enumerate(fleet.patterns):
         for record in pattern.collectives:
             records[record.group, record.kind][worker] = record
+    return records
+
+
+def _read(fleet: Fleet, shifts: bool = False) -> Arrivals:
+    ledger, records = Ledger(fleet), _records(fleet)
+    groups = {group.name: group.ranks for pattern in fleet.patterns for group in pattern.process_groups}
     paired: list[Paired | None] = []
     for (group, kind), owners in sorted(records.items()):
         members = groups.get(group, ())
@@ -121,7 +134,7 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
             which = f"process group {group!r}" if group else "a process group without a name"
             ledger.notes.append(f"members of {which} are unknown: nobody is blamed for its {kind}")
     book_together(ledger, fleet, [one for one in paired if one is not None])
-    book_receives(ledger, fleet, records)
+    book_receives(ledger, fleet, records, shifts)
     meetings = ledger.settle()
     untold = _waits_for_untold(ledger, fleet, records) or _goes_on_beside_work(fleet, records)
     replay, why = (None, (untold,)) if untold else _replay(ledger, meetings, fleet.roles)
@@ -201,7 +214,7 @@ def _replay(
             return None, (_TOO_FEW,)
         replay = prepare_replay(graph, roles_W)
         if replay is None:  # they wait for each other in a circle, which other readings may not
-            why = "the order of the collectives cannot be replayed: gains are estimated from busy times"
+            why = _CIRCLE
             continue
         if replay.error <= TOLERANCE:
             few = f"gains come from a replay of the last {graph.iterations} of {captured} iterations"

@@ -27,6 +27,8 @@ Records = Mapping[tuple[str, str], Mapping[int, CollectiveRecord]]
 _QUICKEST = 0.1
 #: Iterations with equally many sends and receives must be such a share of all.
 _MOST_ITERATIONS = 0.6
+#: Fewer receives do not tell how steady the distance to their sends is.
+_FEWEST_TO_SHIFT = 10
 #: What was issued as one ends within this.
 _TOGETHER_US = 50.0
 #: Executions that are entered together: their arrays fit into a core's cache.
@@ -60,10 +62,17 @@ class _Pair(NamedTuple):
     leading: _Side
 
 
-def book_receives(ledger: Ledger, fleet: Fleet, records: Records) -> None:
-    """A receive waits for its sender: the n-th from a rank for that rank's n-th send to here."""
+def book_receives(ledger: Ledger, fleet: Fleet, records: Records, shifts: bool = False) -> None:
+    """A receive waits for its sender: the n-th from a rank for that rank's n-th send to here.
+
+    Args:
+        ledger: Where it is booked.
+        fleet: The window.
+        records: Executions of each group and kind, by worker.
+        shifts: The send may lie in the iteration before or after: whole iterations do not pair without a circle.
+    """
     sizes: dict[tuple[int, bool], list[_Pair]] = defaultdict(list)
-    for pair in _pairs(ledger, fleet, records):
+    for pair in _pairs(ledger, fleet, records, shifts):
         sizes[pair.waiting.duration.size, bool(pair.waiting.end.size and pair.leading.end.size)].append(pair)
     for (count, is_timed), alike in sizes.items():
         step = max(_AT_ONCE // max(count, 1), 1)
@@ -71,7 +80,7 @@ def book_receives(ledger: Ledger, fleet: Fleet, records: Records) -> None:
             _book(ledger, alike[start : start + step], is_timed)
 
 
-def _pairs(ledger: Ledger, fleet: Fleet, records: Records) -> Iterator[_Pair]:
+def _pairs(ledger: Ledger, fleet: Fleet, records: Records, shifts: bool) -> Iterator[_Pair]:
     workers = {rank: worker for worker, rank in enumerate(fleet.ranks)}
     for (group, kind), receivers in sorted(records.items()):
         if kind != "recv":
@@ -86,6 +95,8 @@ def _pairs(ledger: Ledger, fleet: Fleet, records: Records) -> Iterator[_Pair]:
                 if waiting is not None and leading is not None:
                     recv, send = receivers[receiver], senders[sender]
                     at_recv, at_send = _matching(fleet, (waiting, recv), (leading, send))
+                    if shifts:
+                        at_recv, at_send = _shifted(waiting, leading, at_recv, at_send)
                     if at_recv.size and "none" not in (recv.paired_by, send.paired_by):
                         yield _Pair(group, waiting.at(at_recv), leading.at(at_send))
                         continue
@@ -161,6 +172,20 @@ def _matching(
     return at_recv[np.isin(ours, alike)], at_send[np.isin(theirs, alike)]
 
 
+def _shifted(waiting: _Side, leading: _Side, at_recv: Places, at_send: Places) -> tuple[Places, Places]:
+    """Pair receives with the sends of the iteration before or after where these end at a much steadier distance.
+
+    Each worker's iterations begin where its own code does, so a server's answer may be received in the next one.
+    """
+    if at_recv.size < _FEWEST_TO_SHIFT or not (waiting.end.size and leading.end.size):
+        return at_recv, at_send
+    each = max(round(at_recv.size / np.unique(waiting.iteration[at_recv]).size), 1)
+    ways = [(at_recv, at_send), (at_recv[each:], at_send[:-each]), (at_recv[:-each], at_send[each:])]
+    spread = [float((waiting.end[ours] - leading.end[theirs]).std()) for ours, theirs in ways]
+    best = int(np.argmin(spread))
+    return ways[best if spread[best] < spread[0] / 2 else 0]
+
+
 def _book(ledger: Ledger, pairs: list[_Pair], is_timed: bool) -> None:
     """Book the waiting of receives for their sends; short waits blame no worker."""
     both_P2 = np.asarray([(pair.waiting.worker, pair.leading.worker) for pair in pairs], dtype=np.intp)
@@ -198,6 +223,8 @@ def _transfers(shorter_PK: Floats, size_PK: NDArray[np.int64]) -> Floats:
         shorter_PK: The shorter duration of the two sides.
         size_PK: How much was sent.
     """
+    if (size_PK == size_PK[:, :1]).all():
+        return np.minimum(shorter_PK, np.quantile(shorter_PK, _QUICKEST, axis=1, keepdims=True))
     found_PK = shorter_PK.copy()
     for own_K, size_K in zip(found_PK, size_PK, strict=True):
         for size in np.unique(size_K):

@@ -13,13 +13,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: Iterations of healthy jobs take up to this share longer in one window than in another by what workers do themselves:
-#: processors change their clocks (1.17 synthetic, 1.11 in the corpus). No scatter inside a window shows that...
-LEAST_OWN = 0.2
-#: ...up to this with transfers, and at a job's end against its best level (1.25 in the corpus)...
+#: Iterations of healthy jobs take up to this share longer in one window than in another, and at a job's end against its
+#: best level (1.25 in the corpus). No scatter inside a window shows that.
 LEAST = 0.3
-#: ...and by pauses alone.
-LEAST_PAUSES = 0.1
 #: Means of so many consecutive parts of a series tell its scatter: what lasts for a while is one deviation, not many.
 _PARTS = 10
 #: A difference is noise up to so many standard errors, of means or of ranks.

@@ -14,8 +14,9 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from eroica.archive.forget import SOURCES_FILE
 from eroica.archive.load import looks_saved
-from eroica.archive.store import SOURCES_FILE, Store, write_json
+from eroica.archive.store import Store, write_json
 from eroica.errors import EroicaError, InputError, UsageError
 from eroica.model.pattern import WorkerPattern
 from eroica.model.trace import TraceSummary

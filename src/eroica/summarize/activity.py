@@ -7,10 +7,19 @@ each moment's innermost operator on the training thread and on autograd threads,
 c10d only enqueue. Operators of the autograd engine and those without a library's name (`AddmmBackward0`, a user's
 `autograd.Function`) wrap others and may run Python hooks: their own time is kept apart as `wrappers`, for Python that
 was sampled inside comes before it.
+
+A collective on a device is critical whenever nothing of a higher class runs; so are all where there is a device. Gloo's
+threads work beside the training thread, which may go on: with Python that leaves no events, or asleep beside a device
+that nobody sees. There an open collective costs something only if it is waited for, and such a wait shows: it ends when
+the collective does. So time is cut at every sign of life of the training thread: an operator or note began or ended,
+the collector ran, the kernel saw it run or wait for a timer, its stack waits for something else. Of each collective
+only the stretch in which it ended can be a wait, or one shortly before that, where ends are noted late. That stretch
+counts whole. (Who polls for it, with pauses, is taken for Python.)
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
@@ -37,7 +46,6 @@ from eroica.summarize.sweep import (
     unite,
     without_rows,
 )
-from eroica.summarize.waits import Spans, Witness, find_waits
 from eroica.trace.table import ALLOCATIONS, Category, EventTable
 
 _OTHER_PHASE, _INPUT_PHASE, _BACKWARD_PHASE = (PHASES.index(name) for name in ("other", "input", "backward"))
@@ -45,6 +53,25 @@ _TRANSPORT = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c1
 #: Libraries whose waits sleep until another thread wakes them; others look again and again.
 _ASLEEP_WHILE_WAITING = "gloo:"
 _MOST_AUTOGRAD = 128
+#: Modules of the standard library in which Python waits; a file of the user's has its folder before it.
+_ELSEWHERE = re.compile(
+    r" \((threading|queue|selectors|socket|ssl|subprocess|multiprocessing/(connection|queues|synchronize))\.py:\d+\)$"
+)
+#: Callers under which such a wait is a collective's all the same: of a process group that is written in Python.
+_OF_A_GROUP = re.compile(
+    r" \((?:.*/)?torch/distributed/(distributed_c10d|_functional_collectives|pipelining/\w+)\.py:\d+\)$"
+)
+#: Below these a schedule, or a group that pickles an object, runs code of the user's.
+_OF_THE_USER = re.compile(r" \((?:.*/)?(torch/nn/modules/module|torch/autograd/\w+|pickle)\.py:\d+\)$")
+#: A group's thread may lose its core between waking who waits and noting the end; then nothing but moments are left
+#: between the last sign of life and the end.
+_NOTED_LATE_NS = 10_000_000
+_MOMENT_NS = 200_000
+#: Such stretches that are looked back through, and how much longer than the own one the wait must be.
+_LOOKED_BACK = 16
+_FAR_LONGER = 4
+#: Starts and ends of collectives of host threads, or of what of them was waited for. int64 [C] each.
+Spans = tuple[Times, Times]
 GARBAGE_COLLECTION = FunctionKey(kind="gc", name="garbage collection")
 
 
@@ -105,7 +132,7 @@ def gather_activity(
     outline: Outline,
     window: tuple[int, int],
     functions: Functions,
-    witness: Witness | None = None,
+    signs: tuple[Times, Times] | None = None,
 ) -> Activity:
     """Sort a worker's events into layers.
 
@@ -116,8 +143,9 @@ def gather_activity(
         outline: Of it.
         window: Start and end, wall-clock nanoseconds.
         functions: Takes the functions found.
-        witness: Tells collectives that the training thread waits for from those that it goes on beside, where host
-            threads run them. None if nothing was sampled; then all are waited for.
+        signs: Moments at which the training thread was seen to wait for something else, and at which the kernel showed
+            it awake: they tell collectives of host threads that it waits for from those that it goes on beside. None if
+            nothing was sampled; then all are waited for.
     """
     spans: Spans = (
         np.array([one.start_ns for one in executions], dtype=np.int64),
@@ -129,14 +157,15 @@ def gather_activity(
     else:
         compute, wrappers, open_operators, durations = _operators(events, outline, window, functions)
         memory = empty_layer()
-        if witness is not None:
+        if signs is not None:
             busy = unite(
                 *(np.concatenate(both) for both in zip((compute.start, compute.end), collections, strict=True))
             )
             active = np.concatenate((_active(events, outline, {one.name for one in executions}), *collections))
+            elsewhere, awake = signs
             if not all(one.name.startswith(_ASLEEP_WHILE_WAITING) for one in executions):
-                witness = witness._replace(awake=witness.awake[:0])
-            spans = find_waits(spans, active, busy, witness, window)
+                awake = awake[:0]
+            spans = find_waits(spans, active, busy, elsewhere, awake, window)
     runs, inner = _collections(collections, open_operators, window, functions)
     return Activity(
         compute=compute,
@@ -378,3 +407,73 @@ def _collections(
     edges = distinct(np.concatenate((start, end, *covered)))
     both = inside(edges[:-1], start, end) & inside(edges[:-1], *covered)
     return stretches(start, end, number), stretches(edges[:-1][both], edges[1:][both], number)
+
+
+# --- waits ---
+
+
+def waits_elsewhere(stack: Sequence[str]) -> bool:
+    """Return whether a stack waits in the standard library for a thread, queue, process or socket, not a collective.
+
+    A process group that is written in Python waits there for its collectives.
+    """
+    if not stack or _ELSEWHERE.search(stack[-1]) is None:
+        return False
+    for frame in reversed(stack):
+        if _OF_THE_USER.search(frame):
+            return True
+        if _OF_A_GROUP.search(frame):
+            return False
+    return True
+
+
+def find_waits(
+    spans: Spans,
+    active: Times,
+    busy: tuple[Times, Times],
+    elsewhere: Times,
+    awake: Times,
+    window: tuple[int, int],
+) -> Spans:
+    """Find the part of each collective that the training thread waited for; empty (end = start) where there is none.
+
+    Args:
+        spans: Collectives, clipped to the window.
+        active: Further signs of life of the training thread, in any order. int64 [M].
+        busy: When it computed or collected garbage; disjoint, in order.
+        elsewhere: Moments at which its stack showed it to wait for something else (`waits_elsewhere`). int64 [N].
+        awake: Moments at which the kernel showed it to wait for no other thread; none where states are not known.
+            int64 [K].
+        window: Start and end.
+    """
+    signs = np.concatenate((active, elsewhere, awake))
+    cuts = distinct(np.concatenate((window, signs[(signs > window[0]) & (signs < window[1])])).astype(np.int64))
+    low, high = _stretches(spans, cuts, busy, len(awake) > 0)
+    start = np.maximum(spans[0], low)
+    return start, np.maximum(np.minimum(spans[1], high), start)
+
+
+def _stretches(spans: Spans, cuts: Times, busy: tuple[Times, Times], knows_states: bool) -> Spans:
+    """Find the signs of life between which each collective ended.
+
+    A thread that waits for a future (DistributedDataParallel) goes on before the end is noted. Where the states of the
+    thread are known, a stretch far longer than the own one (than a moment, if the thread computed in that) is no
+    Python, and so the wait.
+    """
+    begin, end = spans
+    is_busy = inside(cuts[:-1] + np.diff(cuts) // 2, *busy)
+    place = np.clip(np.searchsorted(cuts, end, side="left") - 1, 0, len(cuts) - 2)
+    own = np.minimum(end, cuts[place + 1]) - np.maximum(begin, cuts[place])
+    free = np.flatnonzero(~is_busy & (np.diff(cuts) > _MOMENT_NS))
+    if len(free):
+        last = np.searchsorted(free, place, side="left") - 1
+        best, most = place, np.where(is_busy[place], 0, np.maximum(own, 0)) * (_FAR_LONGER if knows_states else 1)
+        may_be_late = is_busy[place] | (own <= _MOMENT_NS) | knows_states
+        for back in range(_LOOKED_BACK if knows_states else 1):
+            before = free[np.maximum(last - back, 0)]
+            waited = np.minimum(end, cuts[before + 1]) - np.maximum(begin, cuts[before])
+            fits = (last >= back) & (waited > _MOMENT_NS) & (cuts[before + 1] >= end - _NOTED_LATE_NS)
+            fits &= may_be_late & (waited > most)
+            best, most = np.where(fits, before, best), np.where(fits, waited, most)
+        place = best
+    return cuts[place], cuts[place + 1]

@@ -79,9 +79,8 @@ def read_window(capture_path: Path, hardware: Path, settings: Settings) -> Windo
     outside = _optional(lambda: read_setup(setup_path), notes, setup_path)
     capture = msgspec.structs.replace(capture, setup=joined_setup(capture.setup, outside or {}))
     stacks_path = _beside(capture_path, capture.stacks_path or "stacks.json")
-    stacks = _optional(
-        lambda: read_stacks(_no_link(stacks_path), stacks_path.with_name("stacks.meta.json")), notes, stacks_path
-    )
+    of_children = sorted(capture_path.parent.glob("stacks-*[0-9].json"))
+    stacks = _optional(lambda: read_stacks([_no_link(one) for one in (stacks_path, *of_children)]), notes, stacks_path)
     samples = _optional(lambda: read_samples(hardware), notes, hardware / _SAMPLES_FILE)
     flight_path = _beside(capture_path, capture.flight_path or "flight.json")
     flight = _optional(lambda: read_flight(_no_link(flight_path)), notes, flight_path)

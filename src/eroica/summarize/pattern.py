@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.hardware.store import Samples
-from eroica.model.pattern import CollectiveRecord, Timeline, Track, WorkerPattern, Workload
+from eroica.model.pattern import Timeline, Track, WorkerPattern, Workload
 from eroica.model.series import encode_series
 from eroica.model.window import Capture, FlightEntry, bounded_setup
 from eroica.settings import Settings
@@ -23,7 +23,6 @@ from eroica.summarize.rows import (
     MOST_RECORDS,
     ONLINE_GRAIN_NS,
     RECORDED_GRAIN_NS,
-    Tally,
     attach_series,
     build_rows,
     fit_collectives,
@@ -95,6 +94,7 @@ def summarize_worker(
     neighbors, setup = find_neighbors(capture, samples), bounded_setup(capture.setup)
     budget = settings.pattern_bytes - _HEADER_BYTES - len(msgspec.msgpack.encode((neighbors, setup)))
     duration_s = (scene.window[1] - scene.window[0]) / 1e9
+    group = np.array([0 if key.kind == "collective" else -1 for key in scene.functions.keys], dtype=np.int64)
     kept, dropped_s = fit_rows(attach_series(rows, series, budget), budget, duration_s)
     pattern = WorkerPattern(
         worker=capture.worker,
@@ -103,9 +103,17 @@ def summarize_worker(
         last_iteration=capture.last_iteration,
         duration_s=duration_s,
         iteration_us=encode_series((np.diff(scene.edges_ns) / 1000.0).astype(np.float32), exact=True),
-        wait_us=encode_series(_wait_us(scene, tally), exact=True),
+        wait_us=encode_series((tally.per_iteration_ns(group, 1)[0] / 1000.0).astype(np.float32), exact=True),
         functions=kept,
-        collectives=_records(capture, scene, tally, settings, recorded),
+        collectives=fit_collectives(
+            scene.executions,
+            tally.execution_ns,
+            tally.edges_ns,
+            capture.process_groups,
+            capture.worker.global_rank,
+            settings.pattern_bytes // _COLLECTIVES_SHARE,
+            RECORDED_GRAIN_NS if recorded else ONLINE_GRAIN_NS,
+        ),
         process_groups=capture.process_groups,
         idle_s=tally.idle_ns / 1e9,
         dropped_critical_s=dropped_s + left_out_s,
@@ -118,7 +126,7 @@ def summarize_worker(
         workload=_workload(capture, events, scene),
         stall_s=capture.stall_s,
         timeline=_timeline(scene, segments),
-        notes=(*capture.notes, *_notes(capture, events, stacks, samples), *_cuts(scene)),
+        notes=(*capture.notes, *_notes(capture, scene, stacks, samples)),
     )
     return msgspec.structs.replace(pattern, summarize_s=time.perf_counter() - began)
 
@@ -139,27 +147,6 @@ def _beta_errors(strata: Sequence[Stratum], window_ns: int, count: int) -> NDArr
             variance += (stratum.length_ns / window_ns) ** 2 * share * (1.0 - share) / total
     error: NDArray[np.float64] = np.sqrt(variance)
     return error
-
-
-def _wait_us(scene: Scene, tally: Tally) -> NDArray[np.float32]:
-    """Critical collective time of each iteration, microseconds. float32 [I]."""
-    group = np.array([0 if key.kind == "collective" else -1 for key in scene.functions.keys], dtype=np.int64)
-    wait: NDArray[np.int64] = tally.per_iteration_ns(group, 1)[0]
-    return (wait / 1000.0).astype(np.float32)
-
-
-def _records(
-    capture: Capture, scene: Scene, tally: Tally, settings: Settings, recorded: bool
-) -> tuple[CollectiveRecord, ...]:
-    return fit_collectives(
-        scene.executions,
-        tally.execution_ns,
-        tally.edges_ns,
-        capture.process_groups,
-        capture.worker.global_rank,
-        settings.pattern_bytes // _COLLECTIVES_SHARE,
-        RECORDED_GRAIN_NS if recorded else ONLINE_GRAIN_NS,
-    )
 
 
 def _workload(capture: Capture, events: EventTable, scene: Scene) -> Workload:
@@ -217,9 +204,9 @@ def _timeline(scene: Scene, segments: Layer) -> bytes:
     return b""
 
 
-def _notes(
-    capture: Capture, events: EventTable, stacks: StackTimeline | None, samples: Samples | None
-) -> tuple[str, ...]:
+def _notes(capture: Capture, scene: Scene, stacks: StackTimeline | None, samples: Samples | None) -> list[str]:
+    """Note what is missing, and what summarizing left out because there was too much of it."""
+    events = scene.events
     notes = list(events.losses)
     if not len(events):
         notes.append("the trace holds no events")
@@ -234,12 +221,7 @@ def _notes(
         notes.append("the sampled stacks do not hold the training thread")
     if samples is None:
         notes.append("no hardware channels: utilization is missing from this pattern")
-    return tuple(notes)
-
-
-def _cuts(scene: Scene) -> list[str]:
-    """Note the parts that summarizing left out because there were too many."""
-    notes = scene.trees.losses()
+    notes += scene.trees.losses()
     records = len({(one.group, one.kind) for one in scene.executions})
     if records > MOST_RECORDS:
         notes.append(f"collectives have {records:,} groups and kinds; only {MOST_RECORDS:,} of them are kept")

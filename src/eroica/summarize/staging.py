@@ -9,7 +9,7 @@ that runs is critical. Where the paper is silent or would count a moment twice, 
   turn comes before all other Python. Traced calls take the place of samples.
 - A device without work, for which the host is about to launch some, waits for that before any Python (`launching`).
   Where Python was traced, the operators or driver calls that launch have these moments, as without Python.
-- Collectives that threads of the host run count only as far as the training thread waits for them (`waits`).
+- Collectives that threads of the host run count only as far as the training thread waits for them (`activity`).
 - In recorded traces the host's own events come last (`host`).
 """
 
@@ -24,7 +24,14 @@ import numpy as np
 from eroica.errors import InputError
 from eroica.hardware.store import Samples
 from eroica.model.window import Capture, FlightEntry
-from eroica.summarize.activity import Activity, Outline, collective_durations, find_outline, gather_activity
+from eroica.summarize.activity import (
+    Activity,
+    Outline,
+    collective_durations,
+    find_outline,
+    gather_activity,
+    waits_elsewhere,
+)
 from eroica.summarize.calls import Calls, CallTrees, new_trees, read_calls
 from eroica.summarize.clock import WallClock, find_shift
 from eroica.summarize.collectives import Execution, find_executions
@@ -52,7 +59,6 @@ from eroica.summarize.sweep import (
     unite,
 )
 from eroica.summarize.utilization import awake_moments
-from eroica.summarize.waits import Witness, waits_elsewhere
 from eroica.trace.stacks import StackTimeline
 from eroica.trace.table import EventTable
 
@@ -261,10 +267,8 @@ def _shift(
 def walk(scene: Scene, python: Sampled, recorded: bool) -> tuple[Layer, tuple[Stratum, ...], Tally]:
     """Return the critical path, what samples its time was divided by, and all of the window added up."""
     events, outline, window, functions = scene.events, scene.outline, scene.window, scene.functions
-    witness = None
-    if python.training is not None:
-        witness = Witness(python.training, python.rate_hz, python.awake, python.elsewhere)
-    activity = gather_activity(events, scene.executions, scene.collections, outline, window, functions, witness)
+    signs = None if python.training is None else (python.elsewhere, python.awake)
+    activity = gather_activity(events, scene.executions, scene.collections, outline, window, functions, signs)
     durations = [activity.durations]
     calls: Calls | None = None
     host: tuple[Layer, ...] = ()

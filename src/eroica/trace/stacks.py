@@ -1,10 +1,8 @@
 """Sampled Python stacks (py-spy's chrometrace form) as a timeline per thread. Times are CLOCK_MONOTONIC nanoseconds.
 
-The file holds differences: at each sample the frames that left end ("E") and the new ones begin ("B"), so a stack
-holds from its sample to the next sample that differs. Two oddities of the format are undone here. The differences are
-kept per pthread id, which a forked data-loader child shares with its parent: their samples alternate in one row of
-events, and an "E" carries the process of the sample that ended it. The owner is therefore read from the outermost
-frames, `process PID:"command"` and `thread (TID): name`. And a thread that ended keeps its last stack to the end.
+There is a file for each process. It holds differences: at each sample the frames that left end ("E") and the new ones
+begin ("B"), so a stack holds from its sample to the next sample that differs. They are kept per pthread id, which a
+later thread may have again: the outermost frame, `thread (TID): name`, tells whose they are.
 
 File names are shortened so that the same code has the same name on every host: installed packages from their package on
 ("torch/utils/data/dataloader.py"), the standard library from its root ("threading.py"), a torch built in place from
@@ -15,9 +13,11 @@ compiled graphs, addresses.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -29,13 +29,13 @@ from eroica.errors import InputError
 
 _MAX_BYTES = 2_000_000_000
 _MAX_DEPTH = 1000
-_PROCESS = re.compile(r"process (\d{1,10})(?::|$)")
+_MOST_US = 1e15
 _THREAD = re.compile(r"thread \((\d{1,10})\)(?:: .*)?$", re.DOTALL)
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
-_FORGET_PERIODS = 20
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _TAIL_BYTES = 100_000
 Decoded = TypeVar("Decoded")
+_Frame = tuple[str, str, "int | None"]
 
 
 class SampledThread(NamedTuple):
@@ -93,33 +93,25 @@ class _Event(msgspec.Struct, gc=False):
     args: _Place = msgspec.field(default_factory=_Place)
 
 
-class _Stretch(NamedTuple):
-    """One stack of one thread, microseconds as the file has them."""
-
-    owner: int
-    stack: int
-    start_us: float
-    end_us: float
-
-
 _EVENTS = msgspec.json.Decoder(list[_Event])
 _META = msgspec.json.Decoder(_Meta)
 
 
-def read_stacks(path: Path, meta_path: Path) -> StackTimeline:
+def read_stacks(paths: Sequence[Path]) -> StackTimeline:
     """Read the stacks of a worker and of its children.
 
     Args:
-        path: The sampler's file; one that is cut short is read as far as it goes.
-        meta_path: {"start_monotonic_ns": int, "rate_hz": int}.
+        paths: The sampler's file of each process, the worker's first; one that is cut short is read as far as it goes.
+            Its rate, and what its times count from, lie beside it: {"start_monotonic_ns": int, "rate_hz": int} in
+            `.meta.json`.
 
     Raises:
-        InputError: One of the files cannot be read, or is something else.
+        InputError: A file cannot be read, or is something else.
     """
-    meta = _decode_file(meta_path, _META.decode)
-    if not (0 < meta.rate_hz <= 100_000 and 0 <= meta.start_monotonic_ns < 2**62):
-        raise InputError(f"{meta_path} gives an impossible rate or start")
-    return _Reader(meta).timeline(_decode_file(path, _decode_events))
+    reader = _Reader()
+    for path in paths:
+        reader.read(path)
+    return reader.timeline()
 
 
 def _decode_file(path: Path, decode: Callable[[bytes], Decoded]) -> Decoded:
@@ -145,118 +137,79 @@ def _decode_events(data: bytes) -> list[_Event]:
 
 
 class _Row:
-    """State of one pthread id: the open frames, and since when their owner has them."""
+    """State of one pthread id: the open frames, and which stack of which thread they are since when."""
 
     def __init__(self) -> None:
-        self.frames: list[tuple[str, str, int | None]] = []
-        self.since: dict[int, tuple[int, float]] = {}
-        self.latest = 0.0
+        self.frames: list[_Frame] = []
+        self.since: tuple[int, int, int] | None = None  # thread, stack (-1 for an empty one), nanoseconds
 
 
 class _Reader:
-    """Turns differences into stretches."""
+    """Turns the differences in the files of several processes into stretches."""
 
-    def __init__(self, meta: _Meta) -> None:
-        self._meta = meta
-        self._rows: dict[int, _Row] = {}
+    def __init__(self) -> None:
+        self._rate_hz = 0.0
         self._threads: dict[SampledThread, int] = {}
         self._stacks: dict[tuple[str, ...], int] = {}
-        self._known: dict[tuple[tuple[str, str, int | None], ...], tuple[int, int] | None] = {}
-        self._stretches: list[_Stretch] = []
+        self._stretches: list[tuple[int, int, int, int]] = []  # thread, stack, start and end
 
-    def timeline(self, events: Sequence[_Event]) -> StackTimeline:
-        """All events, read to the end."""
-        last = 0.0
-        begin = 0
-        for index in range(1, len(events) + 1):
-            first = events[begin]
-            if index < len(events):
-                event = events[index]
-                if event.ts == first.ts and event.tid == first.tid and event.pid == first.pid:
-                    continue
-            self._sample(events[begin:index], final=index == len(events))
-            last = max(last, first.ts)
-            begin = index
-        self._close(last)
-        return self._finish()
+    def read(self, path: Path) -> None:
+        """Read the file of one process."""
+        meta_path = path.with_suffix(".meta.json")
+        meta = _decode_file(meta_path, _META.decode)
+        if not (0 < meta.rate_hz <= 100_000 and 0 <= meta.start_monotonic_ns < 2**62):
+            raise InputError(f"{meta_path} gives an impossible rate or start")
+        self._rate_hz = self._rate_hz or meta.rate_hz
+        rows: defaultdict[int, _Row] = defaultdict(_Row)
+        identify = lru_cache(maxsize=None)(self._identify)
+        last_ns = 0
+        for (tid, ts), sample in groupby(_decode_file(path, _decode_events), key=lambda event: (event.tid, event.ts)):
+            row, process = rows[tid], 0
+            now_ns = meta.start_monotonic_ns + round(1000 * min(max(ts, 0.0), _MOST_US))
+            last_ns = max(last_ns, now_ns)
+            for event in sample:
+                process = event.pid
+                if event.ph == "B":
+                    row.frames.append((event.name, event.args.filename, event.args.line))
+                elif event.ph == "E":
+                    _end_frame(row.frames, event.name)
+            found = identify(process, tuple(row.frames))
+            if found is not None or not row.frames:  # else it was read while it changed: the sampler stops nobody
+                self._end(row, now_ns)
+                row.since = None if found is None else (*found, now_ns)
+        for row in rows.values():
+            self._end(row, last_ns)
 
-    def _sample(self, events: Sequence[_Event], final: bool) -> None:
-        """One sample of one thread: frames that end, frames that begin."""
-        row = self._rows.setdefault(events[0].tid, _Row())
-        frames = row.frames
-        began = False
-        for event in events:
-            if event.ph == "B":
-                began = True
-                frames.append((event.name, event.args.filename, event.args.line))
-            elif event.ph == "E" and frames:
-                _end_frame(frames, event.name)
-        if final and not began:
-            return
-        self._observe(row, events[0].ts)
+    def _end(self, row: _Row, now_ns: int) -> None:
+        if row.since is not None and now_ns > row.since[2] and row.since[1] >= 0:
+            self._stretches.append((*row.since, now_ns))
 
-    def _observe(self, row: _Row, time: float) -> None:
-        """From now on the row's owner has the frames that are open."""
-        if not row.frames:
-            return
-        key = tuple(row.frames)
-        if key not in self._known:
-            self._known[key] = self._identify(key)
-        found = self._known[key]
-        if found is None:  # the sampler does not stop the process
-            return
-        owner, stack = found
-        self._end(row, owner, time)
-        row.since[owner] = (stack, time)
-        row.latest = time
-
-    def _end(self, row: _Row, owner: int, time: float) -> None:
-        before = row.since.pop(owner, None)
-        if before is not None and time > before[1] and before[0] >= 0:
-            self._stretches.append(_Stretch(owner, before[0], before[1], time))
-
-    def _close(self, last: float) -> None:
-        """End what is open: with the file, or soon after its last sample if others of the row went on without it."""
-        period = 1e6 / self._meta.rate_hz
-        for row in self._rows.values():
-            for owner in list(row.since):
-                since = row.since[owner][1]
-                gone = len(row.since) > 1 and row.latest - since > _FORGET_PERIODS * period
-                self._end(row, owner, since + period if gone else last)
-
-    def _identify(self, frames: tuple[tuple[str, str, int | None], ...]) -> tuple[int, int] | None:
+    def _identify(self, process: int, frames: tuple[_Frame, ...]) -> tuple[int, int] | None:
         """Numbers of thread and stack (-1 for an empty one), None if the frames make no sense."""
-        depth, process = 0, None
-        while depth < len(frames) and (match := _PROCESS.match(frames[depth][0])) and not frames[depth][1]:
-            process = int(match[1])
-            depth += 1
-        thread = _THREAD.match(frames[depth][0]) if depth < len(frames) and not frames[depth][1] else None
-        if process is None or thread is None:
-            return None
-        rest = frames[depth + 1 :]
-        if len(rest) > _MAX_DEPTH or not all(_is_readable(name) for name, _, _ in rest):
+        thread = _THREAD.match(frames[0][0]) if frames and not frames[0][1] else None
+        rest = frames[1:]
+        if thread is None or len(rest) > _MAX_DEPTH or not all(_is_readable(name) for name, _, _ in rest):
             return None
         stack = tuple(frame_text(name, file, line) for name, file, line in rest)
         number = self._stacks.setdefault(stack, len(self._stacks)) if stack else -1
         return self._threads.setdefault(SampledThread(process, int(thread[1])), len(self._threads)), number
 
-    def _finish(self) -> StackTimeline:
-        table = np.array(self._stretches, dtype=np.float64).reshape(-1, 4)
-        start, end = (self._meta.start_monotonic_ns + np.rint(table[:, i] * 1000).astype(np.int64) for i in (2, 3))
-        thread = table[:, 0].astype(np.int32)
+    def timeline(self) -> StackTimeline:
+        """All that was read."""
+        thread, stack, start, end = np.array(self._stretches, dtype=np.int64).reshape(-1, 4).T
         order = np.lexsort((start, thread))
         return StackTimeline(
             threads=tuple(self._threads),
             stacks=tuple(self._stacks),
-            thread=thread[order],
-            stack=table[order, 1].astype(np.int32),
+            thread=thread[order].astype(np.int32),
+            stack=stack[order].astype(np.int32),
             start_ns=start[order],
             end_ns=end[order],
-            rate_hz=float(self._meta.rate_hz),
+            rate_hz=self._rate_hz,
         )
 
 
-def _end_frame(frames: list[tuple[str, str, int | None]], name: str) -> None:
+def _end_frame(frames: list[_Frame], name: str) -> None:
     """Close the innermost open frame of this name and what lies above it; a stray end is ignored."""
     for depth in range(len(frames) - 1, -1, -1):
         if frames[depth][0] == name:

@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.archive.forget import SOURCES_FILE
 from eroica.archive.load import read_regular
-from eroica.archive.store import SOURCES_FILE
 from eroica.errors import InputError
 from eroica.localize.axis import Place
 from eroica.model.pattern import FunctionKey, Timeline, WorkerPattern

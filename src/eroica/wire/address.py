@@ -9,14 +9,13 @@ Hosts may share the run directory, so a loopback address counts only where it wa
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import hmac
 import ipaddress
 import os
 import re
 import socket
-import struct
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
@@ -28,7 +27,6 @@ from eroica.wire.places import file_name, host_name, read_private, write_whole
 
 #: Only to ask the kernel for a route; nothing is ever sent there (RFC 5737).
 _ELSEWHERE = ("192.0.2.1", 9)
-_SIOCGIFADDR = 0x8915
 _TOKEN = re.compile(r"[!-~]{16,200}")
 _HOST = re.compile(r"[A-Za-z0-9._:%-]{1,253}")
 
@@ -124,17 +122,6 @@ def address_towards(host: str) -> str:
         return str(way.getsockname()[0])
 
 
-def _address_of(interface: str) -> str:
-    """The IPv4 address of an interface.
-
-    Raises:
-        OSError: It has none, or is down.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
-    return socket.inet_ntoa(answer[20:24])
-
-
 def outside_address(meeting_point: str = "") -> str:
     """An address of ours that other hosts reach.
 
@@ -151,11 +138,11 @@ def outside_address(meeting_point: str = "") -> str:
             found = address_towards(host)
             if not is_loopback(found):
                 return found
-    for _, name in socket.if_nameindex():
-        with contextlib.suppress(OSError):
-            found = _address_of(name)
-            if not is_loopback(found):
-                return found
+    import psutil  # here: it takes its time
+
+    for one in chain.from_iterable(psutil.net_if_addrs().values()):
+        if one.family == socket.AF_INET and not is_loopback(one.address):
+            return str(one.address)
     raise OSError(f"no address of this host but loopback leads to {meeting_point or 'other hosts'}")
 
 

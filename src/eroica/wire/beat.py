@@ -166,11 +166,6 @@ class Result(NamedTuple):
 NO_RESULT = Result(0, NOTHING, 0, 0, 0, 0, 0, 0, "")
 
 
-def _fit(text: str, size: int) -> bytes:
-    """UTF-8 bytes of at most `size`, cut between characters."""
-    return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode()
-
-
 class _Mapping:
     """A mapped beat file."""
 
@@ -299,15 +294,17 @@ class BeatWriter(_Mapping):
         if fields is None:
             return None
         self.order_seen = counter
-        return _order(fields)
+        window_id, kind, flags, first, last, max_events, sampling_hz, _, directory = fields
+        return Order(window_id, kind, flags, first, last, max_events, sampling_hz, _text(directory))
 
     def answer(self, result: Result) -> None:
         """Tell the agent what became of an order."""
         self._results += 1
+        note = result.note.encode("utf-8", "replace")[:192].decode("utf-8", "ignore").encode()  # cut between characters
         _RESULT.pack_into(
             self._memory, _RESULT_AT, self._results, result.window_id, result.status, result.kind,
             result.first_iteration, result.last_iteration, result.events, result.stall_ns, result.duration_ns,
-            _fit(result.note, 192), self._results,
+            note, self._results,
         )  # fmt: skip
 
     def remove(self) -> None:
@@ -361,12 +358,10 @@ class BeatReader(_Mapping):
         if written_ns == self._written_ns:
             return False
         handle = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with os.fdopen(handle, "rb", buffering=0) as file:
             if os.fstat(handle).st_uid != os.getuid():
                 return False
-            identity = identity_on(os.pread(handle, PAGE_BYTES, 0), self.path)
-        finally:
-            os.close(handle)
+            identity = identity_on(file.read(PAGE_BYTES), self.path)
         self._written_ns, before = written_ns, self.identity
         identity.pop(_MEMORY, None)
         self.identity = identity
@@ -428,11 +423,6 @@ def _sealed_memory() -> tuple[mmap.mmap | None, dict[str, int] | None]:
     except OSError:
         return None, None
     return memory, sealed.whereabouts(handle)
-
-
-def _order(fields: tuple[Any, ...]) -> Order:
-    window_id, kind, flags, first, last, max_events, sampling_hz, _, directory = fields
-    return Order(window_id, kind, flags, first, last, max_events, sampling_hz, _text(directory))
 
 
 def _text(padded: bytes) -> str:

@@ -1,12 +1,13 @@
 """Records as bytes between processes and on disk: MessagePack, zlib-compressed, bounded on the way in.
 
-Patterns take the way of `wire.patterns`, which keeps once what many of them have in common.
+Of patterns, what many of them have in common (functions, process groups) is kept once.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,12 +21,10 @@ from eroica.model.worker import ProcessGroup
 
 #: Shorter lists of ranks travel as they are.
 _LONG_LIST = 16
-#: Ranks that all groups of one pattern may name together: a few dozen bytes must not become gigabytes.
-_MOST_MEMBERS = 2_000_000
+#: Ranks that all groups of one pattern may name together, and one alone: few bytes must not become gigabytes.
+_MOST_MEMBERS, _LARGEST_GROUP = 2_000_000, 200_000
 #: No rank lies beyond: ranks are compared as 64-bit numbers.
 _MOST_RANK = 2**62
-#: Functions and ranks of groups that are kept for the next patterns.
-_MOST_KEYS, _MOST_KEPT_MEMBERS = 50_000, 10_000_000
 #: The column that patterns of before lack.
 _NEWEST = "device_s"
 #: Counts are exact in the columns' 64-bit floats up to here.
@@ -67,38 +66,17 @@ _DECODER = msgspec.msgpack.Decoder(_WirePattern)
 _KEY_DECODER = msgspec.msgpack.Decoder(FunctionKey)
 
 
-class _Keys(dict[bytes, FunctionKey]):
-    """Functions by their bytes, bounded."""
-
-    def __missing__(self, text: bytes) -> FunctionKey:
-        if len(self) >= _MOST_KEYS:
-            self.clear()
-        key = self[text] = _KEY_DECODER.decode(text)
-        return key
+#: Functions by their bytes, which recent patterns have in common.
+_key = lru_cache(50_000)(_KEY_DECODER.decode)
 
 
-class _Groups:
-    """Process groups that recent patterns had in common, bounded."""
-
-    def __init__(self) -> None:
-        self._groups: dict[tuple[object, ...], ProcessGroup] = {}
-        self._members = 0
-
-    def group(self, wire: _WireGroup) -> ProcessGroup:
-        """The group that travelled so."""
-        named = wire.name, wire.description, wire.backend, wire.span or wire.ranks
-        group = self._groups.get(named)
-        if group is None:
-            ranks = wire.ranks if wire.span is None else _members(*wire.span)
-            if self._members + len(ranks) > _MOST_KEPT_MEMBERS:
-                self._groups, self._members = {}, 0
-            group = ProcessGroup(name=wire.name, description=wire.description, ranks=ranks, backend=wire.backend)
-            self._groups[named] = group
-            self._members += len(ranks) + 1
-        return group
-
-
-_KEYS, _GROUPS = _Keys(), _Groups()
+@lru_cache(64)  # so many that recent patterns have in common, each with `_LARGEST_GROUP` ranks at most
+def _group(
+    name: str, description: str, backend: str, ranks: tuple[int, ...], span: tuple[int, int, int] | None
+) -> ProcessGroup:
+    """The group that travelled so."""
+    members = ranks if span is None else _members(*span)
+    return ProcessGroup(name=name, description=description, ranks=members, backend=backend)
 
 
 def pack_pattern(pattern: WorkerPattern) -> bytes:
@@ -129,18 +107,20 @@ def unpack_pattern(text: bytes) -> WorkerPattern:
             groups name too many ranks, or ranks that no job has.
     """
     wire = _DECODER.decode(text)
-    groups = _groups(wire.process_groups)
+    if sum(map(_size, wire.process_groups)) > _MOST_MEMBERS:
+        raise ValueError(f"its process groups name more than {_MOST_MEMBERS} ranks")
     values: dict[str, Any] = {name: getattr(wire, name) for name in WorkerPattern.__struct_fields__}
     rows = wire.functions
-    values["functions"] = _table(rows) if isinstance(rows, WireTable) else tuple(map(_with_kept_key, rows))
-    values["process_groups"] = groups
+    if isinstance(rows, WireTable):
+        values["functions"] = _table(rows)
+    else:  # as version 0.1.0 sent them
+        values["functions"] = tuple(
+            msgspec.structs.replace(row, key=_key(msgspec.msgpack.encode(row.key))) for row in rows
+        )
+    values["process_groups"] = tuple(
+        _group(one.name, one.description, one.backend, one.ranks, one.span) for one in wire.process_groups
+    )
     return WorkerPattern(**values)
-
-
-def _groups(groups: tuple[_WireGroup, ...]) -> tuple[ProcessGroup, ...]:
-    if sum(map(_size, groups)) > _MOST_MEMBERS:
-        raise ValueError(f"its process groups name more than {_MOST_MEMBERS} ranks")
-    return tuple(map(_GROUPS.group, groups))
 
 
 def _table(wire: WireTable) -> RowTable:
@@ -163,18 +143,13 @@ def _table(wire: WireTable) -> RowTable:
         if ends[0] < 0 or ends[-1] != len(wire.series) or (ends[1:] < ends[:-1]).any():
             raise ValueError("its series have no ends")
     return RowTable(
-        keys=tuple(map(_KEYS.__getitem__, wire.keys)),
+        keys=tuple(map(_key, wire.keys)),
         numbers=columns,
         resources=wire.resources,
         resource=resource,
         series=wire.series,
         ends=ends,
     )
-
-
-def _with_kept_key(row: FunctionPattern) -> FunctionPattern:
-    """A row as version 0.1.0 sent it, with the key that others have, too."""
-    return msgspec.structs.replace(row, key=_KEYS[msgspec.msgpack.encode(row.key)])
 
 
 def packed_group(group: ProcessGroup) -> ProcessGroup:
@@ -191,9 +166,11 @@ def packed_group(group: ProcessGroup) -> ProcessGroup:
 def _size(group: _WireGroup) -> int:
     """How many ranks a group names; its span is checked before anything is built from it."""
     if group.span is None:
+        if len(group.ranks) > _LARGEST_GROUP:
+            raise ValueError(f"{len(group.ranks)} ranks are no process group")
         return len(group.ranks)
     first, step, count = group.span
-    if first < 0 or step <= 0 or not 0 <= count <= _MOST_MEMBERS or first + step * count > _MOST_RANK:
+    if first < 0 or step <= 0 or not 0 <= count <= _LARGEST_GROUP or first + step * count > _MOST_RANK:
         raise ValueError(f"{count} ranks from {first} in steps of {step} are no process group")
     return count
 

@@ -31,19 +31,18 @@ MAX_HEARD_PER_S = 200
 """Connections without a token that are listened to in a second."""
 _MAX_ADDRESSES = 10_000
 _HANDSHAKE = b"\x16\x03"
-IsKnown = Callable[[bytes], bool]
 
 
 class Strangers:
-    """Connections that have not shown a token; they hang up the oldest of their kind when there are too many."""
+    """Connections that have not shown a token; they hang up the oldest of their kind when there are too many.
+
+    Attributes:
+        addresses: Where somebody has shown a token before, the latest last.
+    """
 
     def __init__(self) -> None:
         self._kinds: dict[bool, dict[Any, Callable[[], object]]] = {False: {}, True: {}}
         self.addresses: dict[str, None] = {}
-
-    def has_met(self, address: str) -> bool:
-        """Return whether somebody at this address has shown a token before."""
-        return address in self.addresses
 
     def add(self, one: object, hang_up: Callable[[], object], is_met: bool) -> None:
         """Count a connection."""
@@ -134,50 +133,44 @@ def admit(scope: Scope) -> None:
         shown()
 
 
-def config_for(
-    application: ASGIApp, certificate: Path | None = None, key: Path | None = None, **more: Any
-) -> uvicorn.Config:
-    """Configure a guarded server: HTTP only, small headers, no trust in forwarded addresses, no access log.
+class Server(uvicorn.Server):
+    """uvicorn behind an admission: HTTP only, small headers, no forwarded addresses, no signals, no access log.
 
     Args:
         application: Calls `admit` for each request with a valid token or cookie.
+        is_known: Whether the first words of a connection show a token or cookie. Each request is checked again.
         certificate: PEM file with the certificate chain, None for plain HTTP.
         key: PEM file with its key.
         **more: Other arguments of `uvicorn.Config`.
     """
-    strangers = Strangers()
-    config = uvicorn.Config(
-        cast("Any", application),
-        http=cast("type[asyncio.Protocol]", functools.partial(_Caller, strangers)),
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        ws="none",
-        proxy_headers=False,
-        server_header=False,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
-        **more,
-    )
-    config.strangers = strangers  # type: ignore[attr-defined]
-    return config
 
-
-class Server(uvicorn.Server):
-    """uvicorn behind an admission, and without its own signal handling.
-
-    Args:
-        config: Of `config_for`.
-        is_known: Whether the first words of a connection show a token or cookie. Each request is checked again.
-    """
-
-    def __init__(self, config: uvicorn.Config, is_known: IsKnown) -> None:
+    def __init__(
+        self,
+        application: ASGIApp,
+        is_known: Callable[[bytes], bool],
+        certificate: Path | None = None,
+        key: Path | None = None,
+        **more: Any,
+    ) -> None:
+        self._strangers = Strangers()
+        config = uvicorn.Config(
+            cast("Any", application),
+            http=cast("type[asyncio.Protocol]", functools.partial(_Caller, self._strangers)),
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+            **more,
+        )
         super().__init__(config)
         self._is_known = is_known
         self._fronts: list[Front] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._strangers: Strangers = config.strangers  # type: ignore[attr-defined]
         self._second, self._heard = 0, 0
 
     @contextlib.contextmanager
@@ -199,7 +192,7 @@ class Server(uvicorn.Server):
     def _judge(self, caller: socket.socket, words: bytes) -> None:
         is_tls = self.config.ssl is not None
         is_known = not is_tls and self._is_known(words)
-        is_met = is_tls and self._strangers.has_met(_address(caller))
+        is_met = is_tls and _address(caller) in self._strangers.addresses
         if (is_tls and not words.startswith(_HANDSHAKE)) or not (is_known or is_met or self._may_be_heard()):
             caller.close()
             return

@@ -143,35 +143,34 @@ def private_directory(path: Path) -> Path:
     return path
 
 
-def without_others_links(path: Path) -> Path:
+def without_others_links(path: Path, links: int = 0) -> Path:
     """`path` made absolute, each link on the way followed; but only those that are the user's own or root's.
 
     The kernel refuses others' links in directories like /tmp, but only to who lets it follow them.
 
+    Args:
+        path: The path.
+        links: How many led here.
+
     Raises:
         OSError: Another user has put a link there, or links lead in a circle.
     """
-    todo, place, links = [*reversed(path.absolute().parts[1:])], Path("/"), 0
-    while todo:
-        name = todo.pop()
-        if name == "..":
-            place = place.parent
-            continue
+    place, parts = Path("/"), path.absolute().parts[1:]
+    for at, name in enumerate(parts):
         try:
             facts = (place / name).lstat()
         except OSError:  # not there yet, or not ours to see: whoever uses it will find out
-            return place.joinpath(name, *reversed(todo))
-        if not stat.S_ISLNK(facts.st_mode):
+            return place.joinpath(*parts[at:])
+        if name == "..":
+            place = place.parent
+        elif not stat.S_ISLNK(facts.st_mode):
             place /= name
-            continue
-        links += 1
-        if facts.st_uid not in (0, os.getuid()):
+        elif facts.st_uid not in (0, os.getuid()):
             raise PermissionError(f"{place / name} is a link of user {facts.st_uid}; name a directory of your own")
-        if links > _MOST_LINKS:
+        elif links >= _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-        goal = (place / name).readlink()
-        todo += [part for part in reversed(goal.parts) if part != goal.anchor]
-        place = Path(goal.anchor) if goal.is_absolute() else place
+        else:
+            place = without_others_links(place / (place / name).readlink(), links + 1)
     return place
 
 
@@ -214,21 +213,16 @@ def private_file(path: Path, flags: int = os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid():
             raise PermissionError(f"{path} is no regular file of ours")
-        if flags & os.O_ACCMODE != os.O_RDONLY:
-            _take_over(handle, path, facts)
+        if flags & os.O_ACCMODE != os.O_RDONLY and facts.st_nlink > 1:
+            raise PermissionError(f"{path} has a second name; remove it")
+        if flags & os.O_ACCMODE != os.O_RDONLY and facts.st_mode & _OTHERS:
+            os.fchmod(handle, 0o600)
         if flags & os.O_TRUNC:
             os.ftruncate(handle, 0)
     except OSError:
         os.close(handle)
         raise
     return handle
-
-
-def _take_over(handle: int, path: Path, facts: os.stat_result) -> None:
-    if facts.st_nlink > 1:
-        raise PermissionError(f"{path} has a second name; remove it")
-    if facts.st_mode & _OTHERS:
-        os.fchmod(handle, 0o600)
 
 
 def write_private(path: Path, data: bytes, flags: int = os.O_WRONLY | os.O_CREAT | os.O_TRUNC) -> None:
@@ -274,28 +268,9 @@ def write_whole(path: Path, data: bytes, *, on_disk: bool = False) -> None:
         draft.unlink(missing_ok=True)  # of an earlier process with this id
         write_private(draft, data, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         if on_disk:
-            _settle(draft)
+            with draft.open("rb") as file:
+                os.fsync(file.fileno())
         draft.replace(path)
     except OSError:
         draft.unlink(missing_ok=True)
         raise
-
-
-def write_secret(path: Path, data: bytes) -> None:
-    """Write a token's file, on disk before this returns.
-
-    Raises:
-        OSError: As `write_whole`, or another user has put a file, or somebody a link, where it belongs.
-    """
-    facts = path.lstat() if path.exists() or path.is_symlink() else None
-    if facts is not None and (facts.st_uid != os.getuid() or not stat.S_ISREG(facts.st_mode)):
-        raise PermissionError(
-            f"{path} is a link or belongs to user {facts.st_uid}, who may have put it there: remove it, or choose "
-            "another directory"
-        )
-    write_whole(path, data, on_disk=True)
-
-
-def _settle(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -35,11 +35,6 @@ _LONGEST_VALUE = 80
 _MOST_VARIABLES = 40
 
 
-def is_allowed(name: str) -> bool:
-    """Return True if the value of an environment variable may be looked at."""
-    return name in ALLOWED
-
-
 def told_variables(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Allowed ones of some variables (name, value), as "env:NAME".
 
@@ -47,7 +42,7 @@ def told_variables(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name, value in variables:
-        if is_allowed(name) and len(found) < _MOST_VARIABLES:
+        if name in ALLOWED and len(found) < _MOST_VARIABLES:
             found[f"env:{name}"] = _without_places(value)[:_LONGEST_VALUE]
     return found
 

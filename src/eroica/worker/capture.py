@@ -211,7 +211,13 @@ class Capturer:
         if session is None or self.phase == SAVING or not session.prepared:
             return
         if not self._at_hand():
-            self._make_way_elsewhere(session)
+            # its own thread ends it, which may take it 2 s; torch crashes where two of them are stopped
+            self._give_up = _OTHERS_PROFILER
+            gone = get_ident() == self._thread or self._await(
+                lambda: not (self._session is session and session.prepared)
+            )
+            if not gone:
+                session.tracer.displaced = True
             return
         if self.phase == OPEN:
             session.park()
@@ -222,13 +228,6 @@ class Capturer:
             self._finish(session)
         else:
             self._dismiss(beat.SKIPPED, _OTHERS_PROFILER)
-
-    def _make_way_elsewhere(self, session: Session) -> None:
-        """Let the profiler's own thread end it, which may take it 2 s; torch crashes where two of them are stopped."""
-        self._give_up = _OTHERS_PROFILER
-        if get_ident() == self._thread or self._await(lambda: self._session is not session or not session.prepared):
-            return
-        session.tracer.displaced = True
 
     def give_up(self, note: str) -> None:
         """Iterations cannot be told apart any more: a window that is not complete ends here, uncaptured."""
@@ -372,16 +371,13 @@ class Capturer:
             if iteration == first:
                 iteration_s = (end_ns - before_ns) * 1e-9 if before_ns else 0.0
                 self._longest_s = patience.open_s(last - first, iteration_s, self._settings)
-                self._hear_of_threads_end(session)
+                if self._kernel_thread != os.getpid():  # the main thread's end is the process's
+                    self._of_thread.sentinel = _AtThreadsEnd(lambda: self._run(self._thread_ends, session))
                 session.count_gradients(self._optimizers())
                 session.open()
                 self._resident_bytes = memory_bytes()
                 self.phase = OPEN
                 self._tell(session.order, beat.OPEN, session)
-
-    def _hear_of_threads_end(self, session: Session) -> None:
-        if self._kernel_thread != os.getpid():  # the main thread's end is the process's
-            self._of_thread.sentinel = _AtThreadsEnd(lambda: self._run(self._thread_ends, session))
 
     def _go_on(self, session: Session, iteration: int, end_ns: int) -> None:
         session.boundaries_ns.append(end_ns)

@@ -227,7 +227,9 @@ class Guest:
         """
         capturer = self._capturer
         if not done or capturer is None:
-            self._between(beats, now)
+            beats.touch(now)
+            if self._known and self._sources.rhythm.learning:
+                self._lost(beats)
             return False
         state, ordered, relearned = STATES[capturer.phase], False, self._sources.relearned
         if not self._known:
@@ -292,12 +294,6 @@ class Guest:
                 self._obey(self._capturer, self._beats, get_ident())
         finally:
             self._busy = False
-
-    def _between(self, beats: BeatWriter, now: int) -> None:
-        """A step that completed no iteration."""
-        beats.touch(now)
-        if self._known and self._sources.rhythm.learning:
-            self._lost(beats)
 
     def _add_optimizer(self, optimizer: Any) -> int:
         """Number optimizers by first step; a new object gets a new number even where an old one lay in memory.

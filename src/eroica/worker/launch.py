@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 from eroica.start import isolated
@@ -48,21 +47,14 @@ def start_agent(where: Places) -> None:
         "EROICA_LAUNCHER": str(os.getppid()) if "LOCAL_RANK" in os.environ else "",
     }
     shell = ["/bin/sh", "-c", _DETACH, "sh", *isolated("eroica.agent")]
+    streams = range(_STANDARD_ERROR + 1)
+    nowhere = [(posix.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in streams]
+    # every file that the training has open, also those that its C libraries let children inherit
+    held = [int(name) for name in posix.listdir("/proc/self/fd")]
+    closed = [(posix.POSIX_SPAWN_CLOSE, handle) for handle in held if handle not in streams]
     starter = posix.posix_spawn(
         shell[0], shell, environment,
-        file_actions=[*_nowhere(), *_closed()], setsid=True, setsigmask=(), setsigdef=_IGNORED_BY_PYTHON,
+        file_actions=[*nowhere, *closed], setsid=True, setsigmask=(), setsigdef=_IGNORED_BY_PYTHON,
     )  # fmt: skip
     with contextlib.suppress(ChildProcessError):  # the training waits for any child, and had it
         posix.waitpid(starter, 0)
-
-
-def _closed() -> Iterator[tuple[int, ...]]:
-    """Every file that the training has open, also those that its C libraries let children inherit."""
-    for name in posix.listdir("/proc/self/fd"):
-        if int(name) > _STANDARD_ERROR:
-            yield posix.POSIX_SPAWN_CLOSE, int(name)
-
-
-def _nowhere() -> Iterator[tuple[int | str, ...]]:
-    for stream in range(_STANDARD_ERROR + 1):
-        yield posix.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0

@@ -39,12 +39,6 @@ def find_period(tokens: list[int], repeats: int) -> int | None:
     return None
 
 
-def _shape_of(cycle: list[int]) -> tuple[int, ...]:
-    """Return the order in which a cycle's optimizers step: a new one in an old one's place changes nothing."""
-    optimizers = [token >> 1 for token in cycle]
-    return tuple(optimizers.index(one) for one in optimizers)
-
-
 class Rhythm:
     """Learns what one iteration looks like and says when one is completed.
 
@@ -234,7 +228,9 @@ class Rhythm:
         # turn the sequence so that it ends where iterations end; it now lies `past` events behind
         turn = len(cycle) - past
         self._cycle = cycle[turn:] + cycle[:turn]
-        self._shape = _shape_of(self._cycle)
+        # the order in which its optimizers step: a new one in an old one's place changes nothing
+        order = [token >> 1 for token in self._cycle]
+        self._shape = tuple(order.index(one) for one in order)
         self.relearned += known not in ((), self._shape)
         self._settle(past)
         return done

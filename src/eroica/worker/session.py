@@ -68,7 +68,7 @@ class StackSampler:
         self._names: dict[int, str] = {}
         self._end_ns: int | None = None  # since the start; until sampling failed there is none
         self.failure = ""
-        self._thread = Thread(functools.partial(run, self._sample_if_possible))
+        self._thread = Thread(functools.partial(run, self._sample_until_stopped))
 
     def start(self) -> None:
         """Sample until `stop`."""
@@ -92,18 +92,15 @@ class StackSampler:
         write_private(directory / "stacks.meta.json", json.dumps(meta).encode())
         return path
 
-    def _sample_if_possible(self) -> None:
+    def _sample_until_stopped(self) -> None:
+        due = monotonic()
         try:
-            self._sample_until_stopped()
+            while not self._stop.wait(max(0.0, due - monotonic())):
+                self._sample()
+                due = max(due + self._period_s, monotonic() - 10 * self._period_s)
         except Exception as error:  # noqa: BLE001 - costs this window its stacks, not the worker its watching
             self._end_ns = monotonic_ns() - self._start_ns
             self.failure = f"{type(error).__name__}: {error}"
-
-    def _sample_until_stopped(self) -> None:
-        due = monotonic()
-        while not self._stop.wait(max(0.0, due - monotonic())):
-            self._sample()
-            due = max(due + self._period_s, monotonic() - 10 * self._period_s)
 
     def _sample(self) -> None:
         now = monotonic_ns() - self._start_ns
@@ -139,16 +136,11 @@ class StackSampler:
             kept = min(len(old), len(stack)) if shared is None else shared
             for code in reversed(old[kept:]):
                 yield self._event("E", moment, ident, *_names_of(code))
-            if old and not stack:
-                yield from (self._event("E", moment, ident, name) for name in reversed(self._outermost(ident)))
-            if stack and not old:
-                yield from (self._event("B", moment, ident, name) for name in self._outermost(ident))
+            if bool(old) != bool(stack):
+                yield self._event("B" if stack else "E", moment, ident, self._names.get(ident, f"thread ({ident})"))
             for code in stack[kept:]:
                 yield self._event("B", moment, ident, *_names_of(code))
             before[ident] = stack
-
-    def _outermost(self, ident: int) -> tuple[str, str]:
-        return f'process {os.getpid()}:"{" ".join(sys.argv)}"', self._names.get(ident, f"thread ({ident})")
 
     @staticmethod
     def _event(phase: str, moment_ns: int, ident: int, name: str, file: str = "", line: int = 0) -> dict[str, Any]:
@@ -305,7 +297,10 @@ class Session:
     def settled(self) -> bool:
         """Return whether every collective enqueued when the window was parked has completed, or that cannot be told."""
         before = monotonic_ns()
-        completed = self._ask("open collectives", self._collectives_completed)
+        completed = self._ask(
+            "open collectives",
+            lambda: surroundings.collectives_completed(self._enqueued, self._clocks[-1]["realtime_ns"]),
+        )
         if completed is None:
             self._enqueued = {}
         self.stall_ns += monotonic_ns() - before
@@ -362,8 +357,18 @@ class Session:
             else:
                 trace.unlink(missing_ok=True)
             return events
+        first = self.order.first_iteration
         record = {
-            **self._facts(worker),
+            "worker": {name: worker[name] for name in _WORKER_FACTS},
+            "window_id": self.order.window_id,
+            "first_iteration": first,
+            "last_iteration": first + self.iterations,
+            "boundaries_ns": self.boundaries_ns,
+            "clocks": self._clocks,
+            "garbage_collections": self.collections.runs,
+            "loader_pids": sorted(self.loader_pids),
+            "workload": self._workload.counts(self.iterations),
+            "notes": self.notes,
             **threads,
             "thread_names": self._ask("thread names", surroundings.thread_names) or {},
             "process_groups": self._ask("process groups", surroundings.process_groups)
@@ -380,21 +385,6 @@ class Session:
         draft.rename(directory / "capture.json")
         return events
 
-    def _facts(self, worker: dict[str, Any]) -> dict[str, Any]:
-        first = self.order.first_iteration
-        return {
-            "worker": {name: worker[name] for name in _WORKER_FACTS},
-            "window_id": self.order.window_id,
-            "first_iteration": first,
-            "last_iteration": first + self.iterations,
-            "boundaries_ns": self.boundaries_ns,
-            "clocks": self._clocks,
-            "garbage_collections": self.collections.runs,
-            "loader_pids": sorted(self.loader_pids),
-            "workload": self._workload.counts(self.iterations),
-            "notes": self.notes,
-        }
-
     def _ask(self, what: str, question: Callable[[], Answer]) -> Answer | None:
         """Ask torch a question; None and a note where this version cannot be asked like that."""
         try:
@@ -406,9 +396,6 @@ class Session:
             if note not in self.notes:
                 self.notes.append(note)
             return None
-
-    def _collectives_completed(self) -> bool:
-        return surroundings.collectives_completed(self._enqueued, self._clocks[-1]["realtime_ns"])
 
     def _save_stacks(self, directory: Path) -> str:
         if self._sampler is None:

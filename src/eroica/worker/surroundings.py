@@ -16,6 +16,7 @@ from eroica.worker.kineto import Silence
 from eroica.worker.pristine import get_ident, get_native_id, python_threads
 
 _REPORTS_LATE = "gloo:"
+_RECORDER = "_dump_fr_trace_json"
 
 
 def torch_distributed() -> Any:
@@ -214,7 +215,7 @@ def process_groups() -> list[dict[str, Any]]:
 
 def flight_dump() -> bytes:
     """The Flight Recorder's entries as JSON (gloo's, where NCCL has a recorder of its own); empty if there is none."""
-    return _dump("_dump_fr_trace_json") or nccl_flight_dump()
+    return _dump(_RECORDER) or nccl_flight_dump()
 
 
 def nccl_flight_dump() -> bytes:
@@ -238,22 +239,15 @@ def device_idle() -> bool:
     return all(entry["state"] == "completed" or entry["is_p2p"] for entry in entries)
 
 
-def _dump(name: str) -> bytes:
+def _dump(name: str, collectives: bool = True, active: bool = False) -> bytes:
+    """Read a recorder of torch's as JSON; empty where there is none: before torch 2.10, or switched off."""
     if torch_distributed() is None:
         return b""
     dump: Callable[..., Any] | None = getattr(sys.modules.get("torch._C._distributed_c10d"), name, None)
     if dump is None:
         return b""
-    text = dump(includeCollectives=True, onlyActive=False)
+    text = dump(includeCollectives=collectives, onlyActive=active)
     return text if isinstance(text, bytes) else str(text).encode()
-
-
-def _recorded(with_collectives: bool) -> bytes:
-    """Read torch's recorder as JSON; empty where there is none: before torch 2.10, or switched off."""
-    if torch_distributed() is None:
-        return b""
-    dump = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
-    return bytes(dump(includeCollectives=with_collectives, onlyActive=True)) if dump is not None else b""
 
 
 def counts_of(record: dict[str, Any], name: str) -> dict[str, int]:
@@ -263,7 +257,7 @@ def counts_of(record: dict[str, Any], name: str) -> dict[str, int]:
 
 def collectives_enqueued() -> dict[str, int]:
     """Number of the last collective enqueued so far, by process group; empty where they are not counted. 50 µs."""
-    return counts_of(json.loads(_recorded(with_collectives=False) or b"{}"), "last_enqueued_collective")
+    return counts_of(json.loads(_dump(_RECORDER, collectives=False, active=True) or b"{}"), "last_enqueued_collective")
 
 
 def collectives_completed(enqueued: Mapping[str, int], before_ns: int) -> bool:
@@ -280,7 +274,7 @@ def collectives_completed(enqueued: Mapping[str, int], before_ns: int) -> bool:
     Returns:
         True also where nobody records collectives.
     """
-    text = _recorded(with_collectives=True) if enqueued else b""
+    text = _dump(_RECORDER, active=True) if enqueued else b""
     if not text:
         return True
     record = json.loads(text)

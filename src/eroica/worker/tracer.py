@@ -185,7 +185,8 @@ class Tracer:
 
     def _call(self, name: str, *arguments: Any) -> None:
         _returned.update(self._kept)
-        _scopes[:] = [] if self._operators else [{_user_scope()}]
+        # collectives, steps, batches and the user's own ranges
+        _scopes[:] = [] if self._operators else [{sys.modules["torch._C._profiler"].RecordScope.USER_SCOPE}]
         try:
             with quiet():
                 getattr(self._profile, name)(*arguments)
@@ -193,11 +194,6 @@ class Tracer:
             if raised_by_user(error):
                 raise
             raise CaptureError(f"the profiler refused: {error}") from error
-
-
-def _user_scope() -> Any:
-    """Return the scope of collectives, steps, batches and the user's own ranges."""
-    return sys.modules["torch._C._profiler"].RecordScope.USER_SCOPE
 
 
 @contextlib.contextmanager

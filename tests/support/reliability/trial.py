@@ -19,6 +19,7 @@ import psutil
 from eroica.wire.beat import OPEN, WINDOW, Beat, BeatReader, Result
 from eroica.wire.places import Places, places
 from support.reliability.comparison import Outcome
+from support.watched import environment
 
 Found = TypeVar("Found")
 
@@ -29,21 +30,6 @@ _QUICK = (
     "baseline_after_iterations=30", "baseline_window_s=1.0",
     "window_deadline_s=4",
 )  # fmt: skip
-
-
-def clean_environment(directory: Path, **variables: str) -> dict[str, str]:
-    """The user's environment, with nothing of Eroica in it but where things lie."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("EROICA_")}
-    return {
-        **clean,
-        "OMP_NUM_THREADS": "1",
-        "EROICA_JOB": "trial",
-        "EROICA_HOST": "here",
-        "EROICA_RUN_DIR": str(directory / "report"),
-        "EROICA_RUNTIME_DIR": str(directory / "memory"),
-        "EROICA_SCRATCH_DIR": str(directory / "scratch"),
-        **variables,
-    }
 
 
 class Reference:
@@ -70,7 +56,9 @@ class Reference:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.end_file = directory / "end"
-        self.environment = clean_environment(directory, **variables)
+        places_of = {"RUN": "report", "RUNTIME": "memory", "SCRATCH": "scratch"}
+        lie = {f"EROICA_{name}_DIR": str(directory / place) for name, place in places_of.items()}
+        self.environment = environment(EROICA_JOB="trial", EROICA_HOST="here", **{**lie, **variables})
         options = [option.replace("{}", str(directory)) for option in options]
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         if "--fails-once" in options:

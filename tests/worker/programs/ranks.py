@@ -32,7 +32,8 @@ def batches(options: argparse.Namespace):
         yield from loader
 
 
-def train(net: torch.nn.Module, options: argparse.Namespace) -> float:
+def train_ddp(options: argparse.Namespace) -> float:
+    net = torch.nn.parallel.DistributedDataParallel(model())
     optimizer = torch.optim.AdamW(net.parameters())
     source = batches(options)
     for _ in range(options.iterations):
@@ -43,60 +44,6 @@ def train(net: torch.nn.Module, options: argparse.Namespace) -> float:
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(options.pause)
-    return loss.item()
-
-
-def train_ddp(options: argparse.Namespace) -> float:
-    return train(torch.nn.parallel.DistributedDataParallel(model()), options)
-
-
-def train_fsdp(options: argparse.Namespace) -> float:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    net = model()
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    fully_shard(net[0], mesh=mesh)
-    fully_shard(net, mesh=mesh)
-    return train(net, options)
-
-
-def train_pipeline(options: argparse.Namespace) -> float:
-    """Stage 0 has the loader, stage 1 the loss: two micro-batches each."""
-    first = dist.get_rank() == 0
-    torch.manual_seed(0)
-    net = torch.nn.Linear(16, 16) if first else torch.nn.Linear(16, 1)
-    optimizer = torch.optim.AdamW(net.parameters())
-    source = batches(options) if first else None
-    value = 0.0
-    for _ in range(options.iterations):
-        for _ in range(2):
-            value = forward_and_back(net, next(source)) if first else receive_and_back(net)
-        optimizer.step()
-        optimizer.zero_grad()
-        time.sleep(options.pause)
-    return value
-
-
-def forward_and_back(net: torch.nn.Module, batch) -> float:
-    x, y = batch
-    out = net(x)
-    dist.send(out.detach(), 1)
-    dist.send(y, 1)
-    gradient = torch.empty_like(out)
-    dist.recv(gradient, 1)
-    out.backward(gradient)
-    return float(gradient.sum())
-
-
-def receive_and_back(net: torch.nn.Module) -> float:
-    hidden, y = torch.empty(4, 16), torch.empty(4, 1)
-    dist.recv(hidden, 0)
-    dist.recv(y, 0)
-    hidden.requires_grad_()
-    loss = torch.nn.functional.mse_loss(net(hidden), y)
-    loss.backward()
-    dist.send(hidden.grad, 0)
     return loss.item()
 
 
@@ -130,7 +77,7 @@ def pass_on(net: torch.nn.Module, rank: int, last: int) -> float:
     return float(gradient.sum())
 
 
-KINDS = {"ddp": train_ddp, "fsdp": train_fsdp, "pipeline": train_pipeline, "chain": train_chain}
+KINDS = {"ddp": train_ddp, "chain": train_chain}
 
 
 def rank_main(rank: int, world: int, options: argparse.Namespace) -> None:

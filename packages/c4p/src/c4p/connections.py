@@ -55,9 +55,9 @@ class Outgoing:
     sock: socket.socket
     flow: Flow
     since: float
-    tries: int = 1
-    try_s: float = TRY_S
-    last_s: float = CONNECT_S
+    tries: int
+    try_s: float
+    last_s: float
     is_open: bool = False
     retires: bool = False
     trusted: bool = False

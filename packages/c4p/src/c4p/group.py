@@ -7,7 +7,6 @@ import json
 import logging
 import secrets
 import socket
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
@@ -25,7 +24,16 @@ from c4p.model import UNKNOWN, Counters, PathEvent, PathRecord
 from c4p.path_choice import PathChoice
 from c4p.planner import plan
 from c4p.rendezvous import ADDRESS, Rendezvous, Store
-from c4p.ring import Operation, RingPosition, broadcast_operation, even_chunks, gloo_chunks, reducer, ring_operation
+from c4p.ring import (
+    Combine,
+    Operation,
+    RingPosition,
+    broadcast_operation,
+    even_chunks,
+    gloo_chunks,
+    reducer,
+    ring_operation,
+)
 from c4p.routes import address_toward
 from c4p.transport import Transport
 from c4p.watcher import Watcher
@@ -192,7 +200,7 @@ class Group:
         """
         flat = _flat(array_N)
         combine = reducer(flat, reduction)
-        self.run(self.allreduce_operation(_bytes(flat), flat.itemsize, combine, (flat.dtype.str, reduction)))
+        self.run(self.operation("allreduce", _bytes(flat), flat.itemsize, combine, (flat.dtype.str, reduction)))
         return array_N
 
     def allgather(self, array_N: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -210,7 +218,7 @@ class Group:
         gathered = np.empty((self.size, *array_N.shape), dtype=array_N.dtype)
         gathered[self.rank] = array_N
         flat = _flat(gathered)
-        self.run(self.allgather_operation(_bytes(flat), flat.itemsize, (flat.dtype.str,)))
+        self.run(self.operation("allgather", _bytes(flat), flat.itemsize, facts=(flat.dtype.str,)))
         return gathered
 
     def reduce_scatter(self, array_N: np.ndarray[Any, Any], reduction: str = "sum") -> np.ndarray[Any, Any]:
@@ -233,7 +241,7 @@ class Group:
         work = _flat(np.array(array_N, order="C"))
         combine = reducer(work, reduction)
         facts = (work.dtype.str, reduction)
-        self.run(self.reduce_scatter_operation(_bytes(work), work.itemsize, combine, facts))
+        self.run(self.operation("reduce_scatter", _bytes(work), work.itemsize, combine, facts))
         mine = work.reshape(self.size, -1)[self.rank]
         sliced: np.ndarray[Any, Any] = mine.reshape(array_N.shape[0] // self.size, *array_N.shape[1:]).copy()
         return sliced
@@ -258,24 +266,28 @@ class Group:
 
     # -- operations on bytes, for other frameworks' tensors -----------------------------------------------------------
 
-    def allreduce_operation(
-        self, buffer: memoryview, item_bytes: int, combine: Callable[..., None], facts: tuple[object, ...]
+    def operation(
+        self,
+        name: str,
+        buffer: memoryview,
+        item_bytes: int,
+        combine: Combine | None = None,
+        facts: tuple[object, ...] = (),
     ) -> Operation:
-        """Return an allreduce of a buffer in place; see `c4p.ring.ring_operation`."""
-        chunks = gloo_chunks(len(buffer) // item_bytes, item_bytes, self.size)
-        return ring_operation("allreduce", buffer, item_bytes, chunks, self._place, combine, facts)
+        """Return an operation on a buffer in place; see `c4p.ring.ring_operation`.
 
-    def reduce_scatter_operation(
-        self, buffer: memoryview, item_bytes: int, combine: Callable[..., None], facts: tuple[object, ...]
-    ) -> Operation:
-        """Return a reduce-scatter of a buffer: the slice of this rank is complete, the rest holds partial sums."""
-        chunks = even_chunks(len(buffer) // item_bytes, self.size)
-        return ring_operation("reduce_scatter", buffer, item_bytes, chunks, self._place, combine, facts)
-
-    def allgather_operation(self, buffer: memoryview, item_bytes: int, facts: tuple[object, ...]) -> Operation:
-        """Return an allgather into a buffer that holds the slice of this rank."""
-        chunks = even_chunks(len(buffer) // item_bytes, self.size)
-        return ring_operation("allgather", buffer, item_bytes, chunks, self._place, None, facts)
+        Args:
+            name: "allreduce"; "reduce_scatter": the slice of this rank is complete, the rest holds partial sums;
+                "allgather": the buffer holds the slice of this rank.
+            buffer: All elements as bytes.
+            item_bytes: Bytes of one element.
+            combine: The reduction; None for allgather.
+            facts: What else the members must agree on.
+        """
+        elements = len(buffer) // item_bytes
+        whole = name == "allreduce"
+        chunks = gloo_chunks(elements, item_bytes, self.size) if whole else even_chunks(elements, self.size)
+        return ring_operation(name, buffer, item_bytes, chunks, self._place, combine, facts)
 
     def broadcast_operation(self, buffer: memoryview, root: int) -> Operation:
         """Return a broadcast of the root's buffer."""
@@ -300,12 +312,12 @@ class Group:
     @property
     def paths(self) -> list[PathRecord]:
         """State of each socket to the next neighbour: port, path, bytes, rate."""
-        return self._transport.records() if self._transport else []
+        return self._transport.sender.records() if self._transport else []
 
     @property
     def events(self) -> list[PathEvent]:
         """Paths that were left, taken again or moved by the planner, in order."""
-        return list(self._transport.events) if self._transport else []
+        return list(self._transport.sender.events) if self._transport else []
 
     @property
     def counters(self) -> Counters:

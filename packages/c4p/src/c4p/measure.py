@@ -1,6 +1,6 @@
 """A bandwidth test: members that repeat an allreduce, and jobs of such members on a testbed.
 
-`python -m c4p.measure` is one member.
+`python -m c4p.measure OPTIONS` is one member; its options are a JSON object.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 
 from c4p.errors import C4PError
@@ -84,102 +82,71 @@ def run_jobs(
         limit_s: They are ended after this time.
 
     Raises:
-        C4PError: A member failed.
+        C4PError: A member failed, or did not end in time.
     """
+    until = time.monotonic() + limit_s
     with tempfile.TemporaryDirectory() as folder:
-        jobs = [_start(bed, spec, Path(folder) / str(number)) for number, spec in enumerate(specs)]
+        jobs = [_start(bed, spec, Path(folder) / f"job{number}") for number, spec in enumerate(specs)]
         members = [member for job in jobs for member in job]
-        timer = threading.Timer(limit_s, _kill, [members])
-        timer.start()
         try:
-            for member in members:
-                member.wait_started()
             if during is not None:
+                while not all(member.has_started for member in members) and time.monotonic() < until:
+                    time.sleep(0.02)
                 during()
-            for member in members:
-                member.finish()
+            return [_result([member.lines(until - time.monotonic()) for member in job]) for job in jobs]
         finally:
-            timer.cancel()
-            _kill(members)
-    return [_result(job) for job in jobs]
+            for member in members:
+                member.process.kill()
+                member.process.wait()
 
 
+@dataclass(frozen=True, slots=True)
 class _Member:
-    """A running member. Two threads read its output."""
+    """A running member and the file of its output."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.lines: list[dict[str, Any]] = []
-        self.errors = ""
-        self._started = threading.Event()
-        self._readers = [threading.Thread(target=self._read), threading.Thread(target=self._read_errors)]
-        for reader in self._readers:
-            reader.start()
+    process: subprocess.Popen[str]
+    output: Path
 
-    def _read(self) -> None:
-        for line in self.process.stdout or []:
-            self.lines.append(json.loads(line))
-            self._started.set()
-        self._started.set()
+    @property
+    def has_started(self) -> bool:
+        return self.output.stat().st_size > 0 or self.process.poll() is not None
 
-    def _read_errors(self) -> None:
-        self.errors = (self.process.stderr.read() if self.process.stderr else "")[-4000:]
-
-    def wait_started(self) -> None:
-        self._started.wait()
-
-    def finish(self) -> None:
-        for reader in self._readers:
-            reader.join()
-        if self.process.wait():
-            raise C4PError(f"a member ended with {self.process.returncode}: {self.errors}")
-        for stream in (self.process.stdout, self.process.stderr):
-            if stream:
-                stream.close()
+    def lines(self, timeout_s: float) -> list[dict[str, Any]]:
+        try:
+            status = self.process.wait(max(0.0, timeout_s))
+        except subprocess.TimeoutExpired as error:
+            raise C4PError("a member did not end in time") from error
+        text = self.output.read_text()
+        if status:
+            raise C4PError(f"a member ended with {status}: {text[-4000:]}")
+        return [json.loads(line) for line in text.splitlines()]
 
 
-def _kill(members: Sequence[_Member]) -> None:
-    for member in members:
-        member.process.kill()
-        member.process.wait()
-
-
-def _start(bed: Testbed, spec: JobSpec, folder: Path) -> list[_Member]:
+def _start(bed: Testbed, spec: JobSpec, meet: Path) -> list[_Member]:
     members = []
     for rank, host in enumerate(spec.hosts):
-        options = {
-            "rank": rank, "size": len(spec.hosts), "meet": folder, "address": bed.addresses[host],
-            "sockets": spec.sockets, "ports": spec.ports, "planner": spec.planner, "bytes": spec.length,
-            "seconds": spec.seconds,
-        }  # fmt: skip
-        argv = [sys.executable, "-m", "c4p.measure"]
-        argv += [text for key, value in options.items() for text in (f"--{key}", str(value))]
-        members.append(_Member(bed.start(host, argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)))
+        options = {**asdict(spec), "rank": rank, "meet": str(meet), "address": bed.addresses[host]}
+        output = meet.with_name(f"{meet.name}-{rank}")
+        with output.open("w") as file:
+            argv = [sys.executable, "-m", "c4p.measure", json.dumps(options)]
+            members.append(_Member(bed.start(host, argv, stdout=file, stderr=subprocess.STDOUT), output))
     return members
 
 
-def _result(job: list[_Member]) -> JobResult:
-    right = all(line["right"] for member in job for line in member.lines[:-1])
-    return JobResult(job[0].lines[:-1], [member.lines[-1] for member in job], right)
+def _result(job: list[list[dict[str, Any]]]) -> JobResult:
+    right = all(line["right"] for lines in job for line in lines[:-1])
+    return JobResult(job[0][:-1], [lines[-1] for lines in job], right)
 
 
-@click.command()
-@click.option("--rank", type=int, required=True)
-@click.option("--size", type=int, required=True)
-@click.option("--meet", required=True, help="A folder that all members see, fresh for each group.")
-@click.option("--address", default="", help="Own address.")
-@click.option("--sockets", default=4, show_default=True)
-@click.option("--ports", type=click.Choice(["planned", "random"]), default="planned", show_default=True)
-@click.option("--planner", default="", help="URL of a planner.")
-@click.option("--bytes", "length", default=16 << 20, show_default=True, help="Size of each allreduce.")
-@click.option("--seconds", default=3.0, show_default=True)
-def main(rank: int, size: int, meet: str, length: int, seconds: float, **options: Any) -> None:
+def measure(spec: JobSpec, rank: int, meet: str, address: str) -> None:
     """Repeat an allreduce for some seconds. Print a line of JSON for each one, and a last line with paths and events.
 
     Bus bandwidth is what each member sends: 2 (W - 1) / W times the size over the time, in Mbit/s.
     """
-    with Group(rank, size, Folder(meet), Options(timeout_s=60.0, **options)) as group:
-        array = np.ones(length // 4, dtype=np.float32)
+    size = len(spec.hosts)
+    options = Options(address, spec.sockets, spec.ports, spec.planner, timeout_s=60.0)
+    with Group(rank, size, Folder(meet), options) as group:
+        array = np.ones(spec.length // 4, dtype=np.float32)
         flag = np.zeros(1, dtype=np.int64)
         group.allreduce(array)
         began = time.monotonic()
@@ -189,25 +156,19 @@ def main(rank: int, size: int, meet: str, length: int, seconds: float, **options
             group.allreduce(array)
             took = time.monotonic() - start
             good = bool(array[0] == size and array[-1] == size)
-            busbw = 2 * (size - 1) / size * length * 8 / took / 1e6
+            busbw = 2 * (size - 1) / size * spec.length * 8 / took / 1e6
             _say({"end": time.time(), "took_s": took, "busbw_mbit": busbw, "right": good})
-            flag[0] = time.monotonic() - began > seconds
+            flag[0] = time.monotonic() - began > spec.seconds
             group.allreduce(flag, "max")
-        _say(
-            {
-                "paths": [[p.port, "|".join(p.path), p.delivered_bytes, p.rate] for p in group.paths],
-                "events": [asdict(event) for event in group.events],
-                "sent_again_bytes": group.counters.sent_again_bytes,
-                "sent_bytes": group.counters.sent_bytes,
-                "duplicates": group.counters.duplicates,
-            }
-        )
+        paths = [[p.port, "|".join(p.path), p.delivered_bytes, p.rate] for p in group.paths]
+        _say({"paths": paths, "events": [asdict(event) for event in group.events], **asdict(group.counters)})
 
 
-def _say(record: dict[str, object]) -> None:
+def _say(record: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(record) + "\n")
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main()
+    given = json.loads(sys.argv[1])
+    measure(JobSpec(**{name: given.pop(name) for name in JobSpec.__slots__}), **given)

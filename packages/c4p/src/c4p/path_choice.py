@@ -109,7 +109,3 @@ class PathChoice:
             if self.current[index] not in ports:
                 self.current[index] = planned[index]
         return changed
-
-    def left(self) -> list[NetworkPath]:
-        """Return the paths that are excluded now."""
-        return list(self._failed)

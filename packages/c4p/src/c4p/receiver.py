@@ -11,7 +11,6 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from c4p.admission import Front
 from c4p.connections import Incoming, Neighbours
@@ -22,32 +21,21 @@ from c4p.wire import HEADER, Header, Kind, parse_header
 _MOST_PAYLOAD = 1024 * 1024
 
 
-class Callbacks(NamedTuple):
-    """Messages of the receiver to its transport.
-
-    Attributes:
-        arrived: A piece: its header, its bytes, which are not kept; returns whether the group goes on.
-        left: The previous neighbour has said farewell; returns the same.
-        fail: The group cannot go on.
-    """
-
-    arrived: Callable[[Header, memoryview], bool]
-    left: Callable[[], bool]
-    fail: Callable[[C4PError], None]
-
-
 class Receiver:
     """Connections from the previous neighbour.
 
     Args:
         at: The ring neighbours.
-        listener: A listening socket; owned by the receiver from now on.
+        listener: A bound socket; owned by the receiver from now on.
         selector: The transport's.
         counters: The group's totals.
-        callbacks: The transport's.
+        arrived: Called with a piece, its header and its bytes, which are not kept. Returns whether the group goes on.
+        left: Called when the previous neighbour has said farewell; returns the same.
+        fail: Called when the group cannot go on.
 
     Attributes:
         lost_at: When the last connection that had greeted broke, without a farewell; None while one stands.
+        front: Admits connections; its `tick` has to be called.
         farewell: Number of operations after which the neighbour said farewell; None before.
     """
 
@@ -57,36 +45,22 @@ class Receiver:
         listener: socket.socket,
         selector: selectors.BaseSelector,
         counters: Counters,
-        callbacks: Callbacks,
+        arrived: Callable[[Header, memoryview], bool],
+        left: Callable[[], bool],
+        fail: Callable[[C4PError], None],
     ) -> None:
         self._at = at
-        self._listener = listener
-        self._front: Front | None = None
         self._selector = selector
         self._counters = counters
-        self._callbacks = callbacks
+        self._arrived, self._left, self._fail = arrived, left, fail
         self._incoming: list[Incoming] = []
         self.lost_at: float | None = None
         self.farewell: int | None = None
 
-    def listen(self) -> None:
-        """Start to accept connections."""
-
         def watch(sock: socket.socket, act: Callable[[], object]) -> None:
-            self._selector.register(sock, selectors.EVENT_READ, lambda _mask: act())
+            selector.register(sock, selectors.EVENT_READ, lambda _mask: act())
 
-        wanted = HEADER.size + len(self._at.token)
-        self._front = Front(self._listener, self._judge, wanted, watch, self._selector.unregister)
-
-    def tick(self, now: float) -> None:
-        """Close connections that have not greeted in time, and accept again after a rest."""
-        if self._front is not None:
-            self._front.tick(now)
-
-    @property
-    def is_resting(self) -> bool:
-        """Return True if connections are left to the kernel until the next tick."""
-        return self._front is not None and self._front.is_resting
+        self.front = Front(listener, self._judge, HEADER.size + len(at.token), watch, selector.unregister)
 
     @property
     def has_greeted(self) -> bool:
@@ -97,10 +71,6 @@ class Receiver:
     def idle_sockets(self) -> list[socket.socket]:
         """Return the sockets of connections on which no answer is being written."""
         return [c.sock for c in self._incoming if not c.outgoing]
-
-    def close(self) -> None:
-        """Close the listener and the connections that have not greeted."""
-        (self._listener if self._front is None else self._front).close()
 
     def _judge(self, sock: socket.socket, words: bytes) -> None:
         """Admit or close a connection by its first bytes."""
@@ -163,20 +133,17 @@ class Receiver:
         """Handle one message. Return whether the group goes on."""
         if header.kind is Kind.DATA:
             self._counters.received_bytes += len(payload)
-            if not self._callbacks.arrived(header, payload):
+            if not self._arrived(header, payload):
                 return False
-            self._reply(connection, Header(Kind.ACK, header.sequence, header.piece).packed())
+            connection.outgoing += Header(Kind.ACK, header.sequence, header.piece).packed()
+            self._flush(connection)
         elif header.kind is Kind.BYE:
             self.farewell = header.sequence
-            return self._callbacks.left()
+            return self._left()
         elif header.kind is Kind.ABORT:
-            self._callbacks.fail(GroupBroken(bytes(payload).decode(errors="replace")))
+            self._fail(GroupBroken(bytes(payload).decode(errors="replace")))
             return False
         return True
-
-    def _reply(self, connection: Incoming, data: bytes) -> None:
-        connection.outgoing += data
-        self._flush(connection)
 
     def _flush(self, connection: Incoming) -> None:
         while connection.outgoing:

@@ -12,9 +12,18 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
-from c4p.connections import TRIES, Job, Neighbours, Outgoing, PendingPiece, close_at_once, kernel_waits_s
+from c4p.connections import (
+    CONNECT_S,
+    TRIES,
+    TRY_S,
+    Job,
+    Neighbours,
+    Outgoing,
+    PendingPiece,
+    close_at_once,
+    kernel_waits_s,
+)
 from c4p.errors import C4PError, GroupBroken
 from c4p.flows import KERNEL_S, Flow, Key, dead_flows, late_pieces, slow_flows
 from c4p.model import Counters, NetworkPath, PathEvent, PathRecord
@@ -28,20 +37,6 @@ TRUST_BYTES = 256 * 1024
 _LATER = {errno.EAGAIN, errno.EINPROGRESS, errno.EWOULDBLOCK}
 
 
-class Callbacks(NamedTuple):
-    """Messages of the sender to its transport.
-
-    Attributes:
-        finished: A piece of this operation waits no more for a connection; perhaps it is done.
-        left: The next neighbour has said farewell.
-        fail: The group cannot go on.
-    """
-
-    finished: Callable[[Job], None]
-    left: Callable[[], None]
-    fail: Callable[[C4PError], None]
-
-
 class Sender:
     """Connections to the next neighbour.
 
@@ -50,7 +45,9 @@ class Sender:
         paths: The paths to the next neighbour, and the planned one of each socket.
         selector: The transport's.
         counters: The group's totals.
-        callbacks: The transport's.
+        finished: Called with an operation of which a piece waits no more for a connection; perhaps it is done.
+        left: Called when the next neighbour has said farewell.
+        fail: Called when the group cannot go on.
 
     Attributes:
         connections: The open connection of each socket.
@@ -67,13 +64,15 @@ class Sender:
         paths: PathChoice,
         selector: selectors.BaseSelector,
         counters: Counters,
-        callbacks: Callbacks,
+        finished: Callable[[Job], None],
+        left: Callable[[], None],
+        fail: Callable[[C4PError], None],
     ) -> None:
         self._at = at
         self._paths = paths
         self._selector = selector
         self._counters = counters
-        self._callbacks = callbacks
+        self._finished, self._left, self._fail = finished, left, fail
         self.connections: list[Outgoing | None] = [None] * len(paths.planned)
         self.queue: collections.deque[PendingPiece] = collections.deque()
         self.unacknowledged: dict[Key, PendingPiece] = {}
@@ -155,7 +154,7 @@ class Sender:
     def _unqueue(self) -> None:
         job = self.queue.popleft().job
         job.queued -= 1
-        self._callbacks.finished(job)
+        self._finished(job)
 
     def _send_late_again(self) -> None:
         idle = [c for c in self.connections if c is not None and c.takes_pieces and not c.flow.outstanding]
@@ -218,7 +217,13 @@ class Sender:
         for index in range(len(self.connections)):
             self._connect(index)
 
-    def _connect(self, index: int, path: NetworkPath | None = None, tries: int = 1) -> None:
+    def _connect(
+        self,
+        index: int,
+        path: NetworkPath | None = None,
+        tries: int = 1,
+        patience_s: tuple[float, float] = (TRY_S, CONNECT_S),
+    ) -> None:
         """Open a connection for a socket. It replaces the present one as soon as it is open."""
         old = self._pending.pop(index, None)
         if old is not None:
@@ -243,7 +248,7 @@ class Sender:
         else:
             return
         port = sock.getsockname()[1]
-        connection = Outgoing(index, port, path, sock, Flow(f"{index}:{port}"), now, tries)
+        connection = Outgoing(index, port, path, sock, Flow(f"{index}:{port}"), now, tries, *patience_s)
         self._pending[index] = connection
         events = selectors.EVENT_READ | selectors.EVENT_WRITE
         self._selector.register(sock, events, lambda mask: self._on_outgoing(connection, mask))
@@ -313,11 +318,9 @@ class Sender:
         if not carried:
             self._paths.leave(index, why, now)
         self._drop(connection)
-        self._connect(index)
+        self._connect(index, patience_s=(RETRY_S, LAST_RETRY_S) if carried else (TRY_S, CONNECT_S))
         pending = self._pending.get(index)
-        if carried and pending is not None:
-            pending.try_s, pending.last_s = RETRY_S, LAST_RETRY_S
-        elif carried:  # not even begun
+        if carried and pending is None:  # not even begun
             self._paths.leave(index, why, now)
         self._note("left", why, connection, pending, after_s)
 
@@ -377,9 +380,9 @@ class Sender:
                 self._acknowledged(connection, (header.sequence, header.piece), now)
             elif header.kind is Kind.BYE:
                 self.farewell = header.sequence
-                self._callbacks.left()
+                self._left()
             elif header.kind is Kind.ABORT:
-                self._callbacks.fail(GroupBroken(payload.decode(errors="replace")))
+                self._fail(GroupBroken(payload.decode(errors="replace")))
         del pending[:at]
 
     def _acknowledged(self, connection: Outgoing, key: Key, now: float) -> None:
@@ -415,10 +418,7 @@ class Sender:
         for pending in list(self._pending.values()):
             has_another = pending.tries < TRIES and pending.path in self._paths.ports
             if has_another and now - pending.since > pending.try_s:
-                self._connect(pending.index, pending.path, pending.tries + 1)
-                again = self._pending.get(pending.index)
-                if again is not None:
-                    again.try_s, again.last_s = pending.try_s, pending.last_s
+                self._connect(pending.index, pending.path, pending.tries + 1, (pending.try_s, pending.last_s))
             elif now - pending.since > pending.last_s:
                 self._connect_failed(pending)
         for index, connection in enumerate(self.connections):

@@ -21,14 +21,15 @@ import itertools
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -45,6 +46,7 @@ MOST_BYTES_AT_ONCE = 4 * MOST_BYTES
 BODY_S = 30.0
 #: Polls that all members together send in a second at most; with more members each polls less often.
 MAX_POLLS_PER_SECOND = 2000
+Kind = TypeVar("Kind")
 
 
 class Avoid(msgspec.Struct, frozen=True):
@@ -53,18 +55,8 @@ class Avoid(msgspec.Struct, frozen=True):
     links: list[tuple[str, str]]
 
 
-class StoredJob(msgspec.Struct, frozen=True):
-    """A job on disk."""
-
-    demand: Demand
-    revisions: dict[int, int]
-    assignment: Assignment
-    version: int
-
-
-@dataclass(slots=True)
-class Job:
-    """A registered job; only `seen` changes, so it is read without the planner's lock.
+class Job(msgspec.Struct):
+    """A registered job, as on disk; only `seen` changes, so it is read without the planner's lock.
 
     Attributes:
         demand: The flows of each member, by rank.
@@ -72,7 +64,6 @@ class Job:
         assignment: The path of each flow.
         version: Another one where paths are others; never one that an earlier job of this name had.
         seen: When a member asked last.
-        registration: Number of its registration; updates of members of an earlier one do not count.
         first_flows: Number of each member's first flow, by rank, and the number of all flows.
     """
 
@@ -81,8 +72,7 @@ class Job:
     assignment: Assignment
     version: int
     seen: float
-    registration: int
-    first_flows: list[int] = field(init=False)
+    first_flows: list[int] = []
 
     def __post_init__(self) -> None:
         self.first_flows = list(itertools.accumulate((pair.flows for pair in self.demand.pairs), initial=0))
@@ -117,8 +107,7 @@ class Planner:
     jobs: dict[str, Job] = field(default_factory=dict)
     avoid: list[tuple[str, str]] = field(default_factory=list)
     poll_after_s: float = 1.0
-    _updates: dict[tuple[str, int], tuple[int, Member]] = field(default_factory=dict)
-    _registrations: Iterator[int] = field(default_factory=itertools.count)
+    _updates: dict[tuple[str, int], Member] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _disk: sqlite3.Connection | None = None
 
@@ -133,9 +122,8 @@ class Planner:
         )
         for name, kept in self._disk.execute("SELECT name, kept FROM jobs ORDER BY rowid"):
             with contextlib.suppress(msgspec.DecodeError):  # of an older version of this package
-                job = msgspec.msgpack.decode(kept, type=StoredJob)
-                number = next(self._registrations)
-                self.jobs[name] = Job(job.demand, job.revisions, job.assignment, job.version, self.clock(), number)
+                self.jobs[name] = msgspec.msgpack.decode(kept, type=Job)
+                self.jobs[name].seen = self.clock()
         for (kept,) in self._disk.execute("SELECT kept FROM avoid"):
             self.avoid = msgspec.msgpack.decode(kept, type=list[tuple[str, str]])
         self._set_pace()
@@ -156,7 +144,8 @@ class Planner:
         """
         with self._lock:
             gone = [other for other, job in self.jobs.items() if self.clock() - job.seen > self.lease_s]
-            moved = self._replan({**dict.fromkeys(gone), name: (demand, {})}, anew=name)
+            self._updates = {key: member for key, member in self._updates.items() if key[0] != name}
+            moved = self._replan({**dict.fromkeys(gone), name: (demand, {})})
             return self.jobs[name], sum(count for other, count in moved.items() if other != name)
 
     def member(self, name: str, rank: int, version: int, revision: int = 0) -> tuple[int, list[Any] | None, bool]:
@@ -190,7 +179,7 @@ class Planner:
         job = self.jobs[name]
         job.check_rank(rank)
         check(name, demand_of([member]))
-        self._updates[name, rank] = job.registration, member
+        self._updates[name, rank] = member
 
     def apply_updates(self) -> int:
         """Plan all stored updates at once: after a failure thousands of members learn again.
@@ -201,11 +190,9 @@ class Planner:
         with self._lock:
             told: dict[str, dict[int, Member]] = {}
             while self._updates:
-                (name, rank), (registration, member) = self._updates.popitem()
+                (name, rank), member = self._updates.popitem()
                 job = self.jobs.get(name)
-                if (
-                    job is not None and job.registration == registration
-                ):  # otherwise it has ended or was registered again
+                if job is not None and rank < len(job.demand.pairs):  # else it has ended or was registered again
                     told.setdefault(name, {})[rank] = member
             fresh: dict[str, tuple[Demand, dict[int, int]] | None] = {}
             for name, members in told.items():
@@ -213,13 +200,16 @@ class Planner:
                 fresh[name] = with_members(self.jobs[name].demand, members.items()), revisions
             return sum(self._replan(fresh).values()) if fresh else 0
 
-    def leave(self, name: str) -> bool:
-        """Remove a job; the others are evened out if that needs few moves."""
+    def leave(self, name: str) -> None:
+        """Remove a job; the others are evened out if that needs few moves.
+
+        Raises:
+            KeyError: No such job.
+        """
         with self._lock:
             if name not in self.jobs:
-                return False
+                raise KeyError(name)
             self._replan({name: None})
-            return True
 
     def set_avoid(self, links: list[tuple[str, str]]) -> dict[str, Any]:
         """Replace the links to avoid, and plan anew.
@@ -255,14 +245,11 @@ class Planner:
         jobs = self.jobs.items()
         return link_loads({name: job.demand for name, job in jobs}, {name: job.assignment for name, job in jobs})
 
-    def _replan(
-        self, fresh: Mapping[str, tuple[Demand, dict[int, int]] | None], anew: str | None = None
-    ) -> dict[str, int]:
+    def _replan(self, fresh: Mapping[str, tuple[Demand, dict[int, int]] | None]) -> dict[str, int]:
         """Plan all jobs, write what is new to disk, then let members read it.
 
         Args:
             fresh: Demand and revisions of jobs that come or know other paths; None for those that end.
-            anew: The one of them that registers.
 
         Returns:
             Flows that move, by job.
@@ -282,10 +269,9 @@ class Planner:
             had, new = self.jobs.get(name), made.get(name)
             if new is not None:
                 version = had.version + 1 if had is not None else int(1000 * self.clock())
-                number = next(self._registrations) if had is None or name == anew else had.registration
-                result[name] = Job(*new, assignment, version, self.clock(), number)
+                result[name] = Job(*new, assignment, version, self.clock())
             elif had is not None and assignment != had.assignment:
-                result[name] = replace(had, assignment=assignment, version=had.version + 1)
+                result[name] = msgspec.structs.replace(had, assignment=assignment, version=had.version + 1)
         self._write(result)
         for name, job in result.items():
             if job is None:
@@ -307,8 +293,7 @@ class Planner:
                 if job is None:
                     self._disk.execute("DELETE FROM jobs WHERE name = ?", (name,))
                     continue
-                kept = msgspec.msgpack.encode(StoredJob(job.demand, job.revisions, job.assignment, job.version))
-                self._disk.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (name, kept))
+                self._disk.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (name, msgspec.msgpack.encode(job)))
 
 
 def _flows(demand: Demand) -> list[tuple[str, str, int]]:
@@ -320,47 +305,37 @@ def application(planner: Planner) -> Starlette:
     """Return the HTTP application of a planner."""
     bodies = _Bodies()
 
+    async def not_there(request: Request, _: Exception) -> Response:
+        return _json({"error": f"no {request.url.path}; register the job with PUT /jobs/NAME"}, 404)
+
+    async def refused(_: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 400
+        return _json({"error": getattr(error, "detail", str(error))}, status)
+
     async def put_job(request: Request) -> Response:
         demand = await bodies.read(request, Demand)
-        if isinstance(demand, Response):
-            return demand
-        name = request.path_params["name"]
-        try:
-            job, moved = await run_in_threadpool(planner.register, name, demand)
-        except BadRequest as error:
-            return _json({"error": str(error)}, 400)
+        job, moved = await run_in_threadpool(planner.register, request.path_params["name"], demand)
         return _json({"version": job.version, "assignment": job.assignment, "moved": moved})
 
     async def get_member(request: Request) -> Response:
-        name, rank = request.path_params["name"], request.path_params["rank"]
-        with contextlib.suppress(KeyError, ValueError):
+        try:
             known = [int(request.query_params.get(key, default)) for key, default in (("version", -1), ("revision", 0))]
-            version, paths, stale = planner.member(name, rank, *known)
-            return _json({"version": version, "paths": paths, "stale": stale, "poll_after_s": planner.poll_after_s})
-        return _no_member(name, rank)
+        except ValueError as error:
+            raise BadRequest(f"version and revision are numbers: {error}") from error
+        version, paths, stale = planner.member(request.path_params["name"], request.path_params["rank"], *known)
+        return _json({"version": version, "paths": paths, "stale": stale, "poll_after_s": planner.poll_after_s})
 
     async def put_member(request: Request) -> Response:
         member = await bodies.read(request, Member)
-        if isinstance(member, Response):
-            return member
-        name, rank = request.path_params["name"], request.path_params["rank"]
-        try:
-            planner.update_member(name, rank, member)
-        except KeyError:
-            return _no_member(name, rank)
-        except BadRequest as error:
-            return _json({"error": str(error)}, 400)
+        planner.update_member(request.path_params["name"], request.path_params["rank"], member)
         return _json({"moved": await run_in_threadpool(planner.apply_updates)})
 
     async def delete_job(request: Request) -> Response:
-        name = request.path_params["name"]
-        there = await run_in_threadpool(planner.leave, name)
-        return _json({}, 200) if there else _json({"error": f"no job {name!r}"}, 404)
+        await run_in_threadpool(planner.leave, request.path_params["name"])
+        return _json({})
 
     async def put_avoid(request: Request) -> Response:
         body = await bodies.read(request, Avoid)
-        if isinstance(body, Response):
-            return body
         return _json(await run_in_threadpool(planner.set_avoid, body.links))
 
     async def overview(_: Request) -> Response:
@@ -374,7 +349,8 @@ def application(planner: Planner) -> Starlette:
             Route("/jobs/{name:path}", put_job, methods=["PUT"]),
             Route("/jobs/{name:path}", delete_job, methods=["DELETE"]),
             Route("/avoid", put_avoid, methods=["PUT"]),
-        ]
+        ],
+        exception_handlers={KeyError: not_there, BadRequest: refused, HTTPException: refused},
     )
 
 
@@ -384,35 +360,31 @@ class _Bodies:
     def __init__(self) -> None:
         self._held = 0
 
-    async def read(self, request: Request, kind: type[Any]) -> Any:
-        """Return the request's body as a record, or the response that refuses it."""
+    async def read(self, request: Request, kind: type[Kind]) -> Kind:
+        """Return the request's body as a record.
+
+        Raises:
+            HTTPException: It is too long or too late, or no such record.
+        """
         data = bytearray()
         try:
-            refusal = await asyncio.wait_for(self._receive(request, data), BODY_S)
-        except asyncio.TimeoutError:
-            return _json({"error": f"the body did not come within {BODY_S:g} s"}, 408)
+            await asyncio.wait_for(self._receive(request, data), BODY_S)
+            return msgspec.json.decode(data, type=kind)
+        except asyncio.TimeoutError as error:
+            raise HTTPException(408, f"the body did not come within {BODY_S:g} s") from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise HTTPException(400, f"not a {kind.__name__}: {error}") from error
         finally:
             self._held -= len(data)
-        if refusal is not None:
-            return refusal
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except (msgspec.DecodeError, RecursionError) as error:
-            return _json({"error": f"not a {kind.__name__}: {error}"}, 400)
 
-    async def _receive(self, request: Request, data: bytearray) -> Response | None:
+    async def _receive(self, request: Request, data: bytearray) -> None:
         async for part in request.stream():
             if len(data) + len(part) > MOST_BYTES:
-                return _json({"error": f"more than {MOST_BYTES} bytes"}, 413)
+                raise HTTPException(413, f"more than {MOST_BYTES} bytes")
             if self._held + len(part) > MOST_BYTES_AT_ONCE:
-                return _json({"error": "too many bytes are on their path already: come again"}, 503)
+                raise HTTPException(503, "too many bytes are on their way already: come again")
             self._held += len(part)
             data += part
-        return None
-
-
-def _no_member(name: str, rank: int) -> Response:
-    return _json({"error": f"no job {name!r} with a member {rank}; register it with PUT /jobs/{name}"}, 404)
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work
@@ -20,23 +19,17 @@ from torch.autograd.profiler import record_function
 
 from c4p.errors import BadRequest
 from c4p.group import Group, Options
-from c4p.ring import REDUCTIONS, Combine, Operation, reducer
+from c4p.ring import Combine, Operation
 
-_REDUCTIONS = {
-    dist.ReduceOp.SUM: "sum",
-    dist.ReduceOp.AVG: "sum",
-    dist.ReduceOp.PRODUCT: "product",
-    dist.ReduceOp.MIN: "min",
-    dist.ReduceOp.MAX: "max",
-    dist.ReduceOp.BAND: "band",
-    dist.ReduceOp.BOR: "bor",
-    dist.ReduceOp.BXOR: "bxor",
-}
-_TORCH_REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "sum": torch.add,
-    "product": torch.mul,
-    "min": torch.minimum,
-    "max": torch.maximum,
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "SUM": torch.add,
+    "AVG": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
 }
 
 
@@ -74,14 +67,6 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
     def getBackendName(self) -> str:
         """Return the backend's name."""
         return "c4p"
-
-    def size(self) -> int:
-        """Return the number of members."""
-        return self._size
-
-    def rank(self) -> int:
-        """Return the rank of this member."""
-        return self._rank
 
     def shutdown(self) -> None:
         """Close the group; `destroy_process_group` calls it."""
@@ -171,52 +156,48 @@ class ProcessGroupC4P(dist.ProcessGroup):  # type: ignore[misc]  # torch is not 
         facts = (str(flat.dtype), name)
 
         def finish() -> None:
-            if operator == dist.ReduceOp.AVG:
+            if name == "AVG":
                 dense.div_(self._size)
             if back:
                 back()
 
-        if operator == dist.ReduceOp.AVG and not (flat.is_floating_point() or flat.is_complex()):
-            raise BadRequest(f"AVG of {flat.dtype}: only floating-point tensors have a mean")
-        buffer = _buffer(flat)
-        return self._run(self.c4p.allreduce_operation(buffer, flat.element_size(), combine, facts), finish)
+        return self._run(self.c4p.operation("allreduce", _buffer(flat), flat.element_size(), combine, facts), finish)
 
-    def _gather_single(self, output: torch.Tensor, one: torch.Tensor) -> Future[None]:
+    def _gather_single(
+        self, output: torch.Tensor, one: torch.Tensor, finish: Callable[[], None] | None = None
+    ) -> Future[None]:
         dense, back = _dense(output)
         flat = dense.reshape(-1)
         if flat.dtype != one.dtype or flat.numel() != self._size * one.numel():
             what = f"output of {flat.numel()} {flat.dtype} for {self._size} inputs of {one.numel()} {one.dtype}"
             raise BadRequest(f"{what}: it must hold exactly all of them")
         flat[self._rank * one.numel() : (self._rank + 1) * one.numel()] = one.reshape(-1)
-        operation = self.c4p.allgather_operation(_buffer(flat), flat.element_size(), (str(flat.dtype),))
-        return self._run(operation, back)
+        operation = self.c4p.operation("allgather", _buffer(flat), flat.element_size(), facts=(str(flat.dtype),))
+        return self._run(operation, finish or back)
 
     def _gather_list(self, outputs: Sequence[torch.Tensor], one: torch.Tensor) -> Future[None]:
         if len(outputs) != self._size or any(out.numel() != one.numel() for out in outputs):
             raise BadRequest(f"{self._size} output tensors of {one.numel()} elements are needed, one for each rank")
         gathered = torch.empty(self._size, one.numel(), dtype=one.dtype)
-        gathered[self._rank] = one.reshape(-1)
 
         def finish() -> None:
             for out, row in zip(outputs, gathered, strict=True):
                 out.copy_(row.reshape(out.shape))
 
-        operation = self.c4p.allgather_operation(_buffer(gathered), one.element_size(), (str(one.dtype),))
-        return self._run(operation, finish)
+        return self._gather_single(gathered, one, finish)
 
     def _scatter_one(self, output: torch.Tensor, work: torch.Tensor, opts: Any) -> Future[None]:
-        operator = _operator(opts)
         if work.numel() != self._size * output.numel() or work.dtype != output.dtype:
             what = f"input of {work.numel()} {work.dtype} for {self._size} outputs of {output.numel()} {output.dtype}"
             raise BadRequest(f"{what}: it must be exactly as long as all of them")
-        name, combine = _combine(work, operator)
+        name, combine = _combine(work, _operator(opts))
 
         def finish() -> None:
             mine = work.reshape(self._size, -1)[self._rank].reshape(output.shape)
-            output.copy_(mine / self._size if operator == dist.ReduceOp.AVG else mine)
+            output.copy_(mine / self._size if name == "AVG" else mine)
 
         facts = (str(work.dtype), name)
-        operation = self.c4p.reduce_scatter_operation(_buffer(work), work.element_size(), combine, facts)
+        operation = self.c4p.operation("reduce_scatter", _buffer(work), work.element_size(), combine, facts)
         return self._run(operation, finish)
 
     def _run(self, operation: Operation, finish: Callable[[], None] | None) -> Future[None]:
@@ -335,29 +316,20 @@ def _buffer(tensor: torch.Tensor) -> memoryview:
 
 
 def _combine(flat: torch.Tensor, operator: Any) -> tuple[str, Combine]:
-    """Return a reduction's name and function: numpy's if it knows the type, torch's for bfloat16."""
-    name = next((name for known, name in _REDUCTIONS.items() if operator == known), None)
-    if name is None:
-        raise BadRequest(f"c4p has no reduction {operator}; there are {', '.join(REDUCTIONS)} and the mean")
-    if name.startswith("b") and (flat.is_floating_point() or flat.is_complex()):
+    """Return a reduction's name, and the function that reduces received bytes into a tensor."""
+    name = next((name for name in _REDUCTIONS if operator == getattr(dist.ReduceOp, name)), "")
+    if not name:
+        raise BadRequest(f"c4p has no reduction {operator}; there are {', '.join(_REDUCTIONS)}")
+    if name[0] == "B" and (flat.is_floating_point() or flat.is_complex()):
         raise BadRequest(f"{name} of {flat.dtype}: bits are combined for integers only")
-    try:
-        array: np.ndarray[Any, Any] = flat.numpy()
-    except TypeError:
-        return name, _torch_reducer(flat, name)
-    return name, reducer(array, name)
-
-
-def _torch_reducer(flat: torch.Tensor, name: str) -> Combine:
-    function = _TORCH_REDUCTIONS.get(name)
-    if function is None:
-        raise BadRequest(f"c4p has no {name} of {flat.dtype}")
+    if name == "AVG" and not (flat.is_floating_point() or flat.is_complex()):
+        raise BadRequest(f"AVG of {flat.dtype}: only floating-point tensors have a mean")
 
     def combine(start: int, stop: int, payload: memoryview) -> None:
         mine = flat[start:stop]
-        function(mine, torch.frombuffer(payload, dtype=flat.dtype), out=mine)
+        _REDUCTIONS[name](mine, torch.frombuffer(payload, dtype=flat.dtype), out=mine)
 
-    return combine
+    return name, combine
 
 
 def _create(at: Any, _: Any) -> ProcessGroupC4P:

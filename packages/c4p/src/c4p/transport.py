@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from c4p import receiver, sender
 from c4p.connections import Job, Neighbours, wait_for_ends
 from c4p.errors import C4PError, GroupBroken, NoPath
-from c4p.model import Counters, NetworkPath, PathEvent, PathRecord
+from c4p.model import Counters, NetworkPath
 from c4p.path_choice import PathChoice
 from c4p.receiver import Receiver
 from c4p.ring import Operation
@@ -38,6 +37,10 @@ class Transport:
         listener: A listening socket of this member; owned by the transport from now on.
         paths: Paths to the next neighbour, and the planned one of each socket.
         timeout_s: Longest time that an operation may take.
+
+    Attributes:
+        sender: The connections to the next neighbour, their paths and events.
+        counters: Totals since the start.
     """
 
     def __init__(self, neighbours: Neighbours, listener: socket.socket, paths: PathChoice, timeout_s: float) -> None:
@@ -52,7 +55,7 @@ class Transport:
         self._next_sequence = 0
         self._started_sequence = 0
         self._jobs: dict[int, Job] = {}
-        self._early: dict[int, dict[int, tuple[int, bytes]]] = {}
+        self._early: dict[int, dict[int, tuple[int, bytearray]]] = {}
         self._unreachable_since: float | None = None
         self._ended = False
         self._closing_since: float | None = None
@@ -62,10 +65,9 @@ class Transport:
         self._done = False
         self._connected = threading.Event()
         self.counters = Counters()
-        told = sender.Callbacks(self._finish_if_complete, self._next_left, self._fail)
-        self._sender = Sender(neighbours, paths, self._selector, self.counters, told)
-        heard = receiver.Callbacks(self._arrived, self._previous_left, self._fail)
-        self._receiver = Receiver(neighbours, listener, self._selector, self.counters, heard)
+        shared = (self._selector, self.counters)
+        self.sender = Sender(neighbours, paths, *shared, self._finish_if_complete, self._next_left, self._fail)
+        self._receiver = Receiver(neighbours, listener, *shared, self._arrived, self._previous_left, self._fail)
         self._thread = threading.Thread(target=self._run, name=f"c4p-{neighbours.rank}", daemon=True)
         self._thread.start()
 
@@ -110,20 +112,7 @@ class Transport:
             planned: NetworkPath of each connection.
             all_anew: Ports lead elsewhere now, so that connections whose path has not changed move too.
         """
-        self._call(lambda: self._sender.replan(paths, planned, all_anew))
-
-    def planned(self) -> list[NetworkPath]:
-        """Return the planned path of each connection."""
-        return self._sender.planned()
-
-    def records(self) -> list[PathRecord]:
-        """Return the state and totals of each socket."""
-        return self._sender.records()
-
-    @property
-    def events(self) -> list[PathEvent]:
-        """Paths that were left, taken again or moved, in order."""
-        return self._sender.events
+        self._call(lambda: self.sender.replan(paths, planned, all_anew))
 
     def abort(self, why: str) -> None:
         """End at once and send the reason to both neighbours."""
@@ -149,9 +138,8 @@ class Transport:
 
     def _run(self) -> None:
         try:
-            self._receiver.listen()
             self._selector.register(self._wake_r, selectors.EVENT_READ, self._drain_wake)
-            self._sender.open_all()
+            self.sender.open_all()
             while not self._done:
                 self._turn()
         except Exception as error:  # noqa: BLE001 (the thread's own failure must reach whoever waits)
@@ -160,14 +148,14 @@ class Transport:
             self._tear_down()
 
     def _turn(self) -> None:
-        busy = self._jobs or self._sender.is_busy or self._receiver.is_resting or self._closing_since
+        busy = self._jobs or self.sender.is_busy or self._receiver.front.is_resting or self._closing_since
         for key, mask in self._selector.select(TICK_S if busy else 0.25):
             key.data(mask)
         while self._inbox:
             with self._lock:
                 function = self._inbox.popleft()
             function()
-        self._sender.pump()
+        self.sender.pump()
         now = time.monotonic()
         if now >= self._tick_at:
             self._tick_at = now + TICK_S
@@ -188,12 +176,12 @@ class Transport:
         if self._error is not None:
             job.future.set_exception(self._error)
             return
-        if self._has_left(self._sender.farewell, self._at.next_rank, [job]):
+        if self._has_left(self.sender.farewell, self._at.next_rank, [job]):
             return
         if self._has_left(self._receiver.farewell, self._at.previous_rank, [job]):
             return
         self._jobs[job.sequence] = job
-        self._sender.enqueue(job, job.operation.start())
+        self.sender.enqueue(job, job.operation.start())
         for number, (signature, payload) in self._early.pop(job.sequence, {}).items():
             self._take(job, number, signature, memoryview(payload))
         self._finish_if_complete(job)
@@ -211,7 +199,7 @@ class Transport:
         if pieces is None:
             self.counters.duplicates += 1
             return
-        self._sender.enqueue(job, pieces)
+        self.sender.enqueue(job, pieces)
 
     def _finish_if_complete(self, job: Job) -> None:
         if job.queued or not job.operation.complete or job.future.done():
@@ -225,7 +213,7 @@ class Transport:
         at = self._at
         if self._connected.is_set():
             return
-        missing = [] if all(self._sender.connections) else [f"could not reach rank {at.next_rank}"]
+        missing = [] if all(self.sender.connections) else [f"could not reach rank {at.next_rank}"]
         if not self._receiver.has_greeted:
             missing.append(f"was not reached by rank {at.previous_rank}")
         self._fail(GroupBroken(f"rank {at.rank} {' and '.join(missing)} within {self._timeout_s:g} s"))
@@ -243,8 +231,8 @@ class Transport:
 
     def _next_left(self) -> None:
         """Handle the farewell of the next neighbour."""
-        if not self._has_left(self._sender.farewell, self._at.next_rank, list(self._jobs.values())):
-            self._sender.deliver_no_more()
+        if not self._has_left(self.sender.farewell, self._at.next_rank, list(self._jobs.values())):
+            self.sender.deliver_no_more()
 
     def _previous_left(self) -> bool:
         """Handle the farewell of the previous neighbour. Return whether the group goes on."""
@@ -259,7 +247,7 @@ class Transport:
                 self._finish_if_complete(job)
         elif header.sequence >= self._started_sequence:
             early = self._early.setdefault(header.sequence, {})
-            early.setdefault(header.piece, (header.signature, bytes(payload)))
+            early.setdefault(header.piece, (header.signature, bytearray(payload)))
         else:
             self.counters.duplicates += 1
         return self._error is None
@@ -268,15 +256,15 @@ class Transport:
 
     def _tick(self, now: float) -> None:
         self._forget_unseen(now)
-        self._receiver.tick(now)
+        self._receiver.front.tick(now)
         self._check_deadlines(now)
         self._check_neighbours(now)
         if self._error is not None:
             return
-        self._sender.check_connecting(now, opens=self._closing_since is None)
-        self._sender.check_paths(now)
-        self._sender.check_retiring()
-        if not self._connected.is_set() and all(self._sender.connections) and self._receiver.has_greeted:
+        self.sender.check_connecting(now, opens=self._closing_since is None)
+        self.sender.check_paths(now)
+        self.sender.check_retiring()
+        if not self._connected.is_set() and all(self.sender.connections) and self._receiver.has_greeted:
             self._connected.set()
         if self._closing_since is not None:
             self._check_close(now)
@@ -284,7 +272,7 @@ class Transport:
     def _forget_unseen(self, now: float) -> None:
         unseen_s, self._looked_at = now - self._looked_at, now
         if unseen_s >= UNSEEN_S:
-            self._sender.not_seen(unseen_s, now)
+            self.sender.not_seen(unseen_s, now)
 
     def _check_deadlines(self, now: float) -> None:
         for job in self._jobs.values():
@@ -303,16 +291,16 @@ class Transport:
         lost_at = self._receiver.lost_at
         if lost_at is not None and now - lost_at > LOST_S and not self._closing_since:
             self._fail(GroupBroken(f"rank {self._at.previous_rank} ended: its connections closed without a farewell"))
-        if self._sender.is_open or self._sender.farewell is not None:
+        if self.sender.is_open or self.sender.farewell is not None:
             self._unreachable_since = None
             return
         self._unreachable_since = self._unreachable_since or now
-        if self._closing_since is not None or not (self._connected.is_set() or self._sender.refused):
+        if self._closing_since is not None or not (self._connected.is_set() or self.sender.refused):
             return  # before the first connection `wait_connected` has the last word; a port that refuses was open once
-        after = LOST_S if self._sender.refused else NO_PATH_S
+        after = LOST_S if self.sender.refused else NO_PATH_S
         if now - self._unreachable_since > after:
             address, port = self._at.next_address
-            how = "it refuses connections: its process has ended" if self._sender.refused else "no path to it works"
+            how = "it refuses connections: its process has ended" if self.sender.refused else "no path to it works"
             self._fail(NoPath(f"rank {self._at.next_rank} ({address}:{port}) cannot be reached for {after:g} s: {how}"))
 
     # -- the end --------------------------------------------------------------------------------------------------
@@ -324,7 +312,7 @@ class Transport:
     def _check_close(self, now: float) -> None:
         if self._closing_since is None:
             return
-        if (self._sender.unacknowledged or self._jobs) and now - self._closing_since < LINGER_S:
+        if (self.sender.unacknowledged or self._jobs) and now - self._closing_since < LINGER_S:
             return
         if self._jobs:
             self._fail(GroupBroken(f"rank {self._at.rank} closed the group while operations were running"))
@@ -340,14 +328,14 @@ class Transport:
         for job in jobs:
             if not job.future.done():
                 job.future.set_exception(error)
-        self._sender.forget()
+        self.sender.forget()
         self._done = True
 
     def _tear_down(self) -> None:
         text = str(self._error).encode() if self._error else b""
         kind = Kind.ABORT if text else Kind.BYE
         word = Header(kind, sequence=self._started_sequence, length=len(text)).packed() + text
-        farewell = self._sender.idle_sockets + self._receiver.idle_sockets
+        farewell = self.sender.idle_sockets + self._receiver.idle_sockets
         for sock in farewell:
             try:
                 sock.send(word)
@@ -364,7 +352,7 @@ class Transport:
             function()
         self._connected.set()
         wait_for_ends(farewell)
-        self._receiver.close()
+        self._receiver.front.close()
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()

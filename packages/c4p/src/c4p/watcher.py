@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 import time
 
@@ -10,13 +11,13 @@ from c4p import routes
 from c4p.catalogue import AGE_S, Entry, is_current, learn, parse_path, same_paths
 from c4p.client import Subscription
 from c4p.demand import report_of, spread
-from c4p.errors import C4PError
 from c4p.model import NetworkPath
 from c4p.transport import Transport
 
 ROUND_S = 0.25
 CALM_S = 0.05
 CLOSE_S = 5.0
+_LOG = logging.getLogger("c4p")
 #: Seconds between attempts to find a path that is missing: the first pause, which doubles, and the longest.
 MISSING_S, LONGEST_MISSING_S = 1.0, 60.0
 
@@ -37,13 +38,11 @@ class Watcher:
         self._transport, self._entry, self._subscription = transport, entry, subscription
         self._age_s = age_s
         self._doubted = False
-        self._wanted = transport.planned()
+        self._wanted = transport.sender.planned()
         self._seen = set(entry.by_path()) | set(map(parse_path, entry.excluded))
         self._pause_s = MISSING_S
         self._probe_at = time.monotonic() + MISSING_S
         self._stop = threading.Event()
-        self.learned_again = 0
-        self.last_error = ""
         self._watch = routes.Watch()
         self._thread = threading.Thread(target=self._run, name="c4p-watcher", daemon=True)
         self._thread.start()
@@ -69,7 +68,7 @@ class Watcher:
                 try:
                     step()
                 except Exception as error:  # noqa: BLE001 - no error ends the watch: the job keeps its plan
-                    self.last_error = str(error) if isinstance(error, C4PError | OSError) else repr(error)
+                    _LOG.debug("the paths stay as they are: %r", error)
                     self._stop.wait(ROUND_S)
 
     def _check_paths(self) -> None:
@@ -103,7 +102,6 @@ class Watcher:
         """Replace the entry, and move all connections if ports lead elsewhere."""
         before = self._entry
         fresh = learn(before.source, (before.target, before.target_port), rounds=1)
-        self.learned_again += 1
         if same_paths(before, fresh):
             self._entry = dataclasses.replace(before, learned=fresh.learned)
             return

@@ -21,7 +21,7 @@ from cloudeval.metrics import classify, measure
 from cloudeval.models import Answer, Client, Endpoint, read_files
 from cloudeval.problems import STYLES, Problem, Variant, answers_of, draw
 from cloudeval.records import Key, Result, Verdict
-from cloudeval.workers import Done, Task, run_all
+from cloudeval.workers import run_all
 
 _TEMPLATE = {
     "full": "You are an expert in cloud configuration. Answer with the complete YAML only, without explanation.",
@@ -159,15 +159,15 @@ def run_answers(
     cleaned = [clean(item.text, item.variant.runner) for item in todo]
     references = {text: Reference.parse(text) for text in {item.variant.reference for item in todo}}
 
-    def done(finished: Done) -> None:
-        item = todo[finished.number]
-        result = make_result(item, *cleaned[finished.number], references[item.variant.reference], finished.verdict)
+    def done(number: int, verdict: Verdict) -> None:
+        item = todo[number]
+        result = make_result(item, *cleaned[number], references[item.variant.reference], verdict)
         results.add(result)
         if on_result:
             on_result(result)
 
-    tasks = [Task(number, item.variant, cleaned[number][0]) for number, item in enumerate(todo)]
-    run_all(tasks, workers, ray_address, done)
+    tests = [(item.variant, text) for item, (text, _) in zip(todo, cleaned, strict=True)]
+    run_all(tests, workers, ray_address, done)
     return results.results
 
 

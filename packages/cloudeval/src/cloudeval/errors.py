@@ -10,7 +10,6 @@ class ReadError(CloudEvalError):
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message if line is None else f"line {line}: {message}")
-        self.line = line
 
 
 class ProblemError(CloudEvalError):

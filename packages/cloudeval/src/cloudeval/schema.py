@@ -128,11 +128,6 @@ def inspect(value: Object) -> tuple[list[Fault], list[Part]]:
     return [item for item in found if isinstance(item, Fault)], [item for item in found if isinstance(item, Part)]
 
 
-def check_object(value: Object) -> list[Fault]:
-    """Return why the object does not follow its kind's schema. Empty if it does."""
-    return inspect(value)[0]
-
-
 def _resolve(schema: Object, shared: Object, name: str) -> tuple[Object | None, str]:
     """Return a schema without references and alternatives of null, and its type's name; None where it allows anything."""
     while "$ref" in schema or "anyOf" in schema or "allOf" in schema:

@@ -55,10 +55,6 @@ class Store:
         """Return an object; without a namespace a cluster-scoped one, or the one in `default`."""
         return self.objects.get((kind, namespace or "default", name)) or self.objects.get((kind, "", name))
 
-    def find(self, key: Key) -> Object | None:
-        """Return the object with that key."""
-        return self.objects.get(key)
-
     def list(
         self, kind: str, namespace: str | None = None, selector: Object | None = None, labels: Object | None = None
     ) -> Objects:

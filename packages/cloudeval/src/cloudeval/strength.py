@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cloudeval.problems import Problem, Variant, answers_of, draw
 from cloudeval.records import RIGHT, UNJUDGED, WRONG, Verdict
-from cloudeval.workers import Task, run_all
+from cloudeval.workers import run_all
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def validate_problems(problems: list[Problem], seed: int = 0, workers: int = 1) 
     """Test every text of some problems. Return the verdicts in the order of the problems, and each exception in words."""
     variants = [draw(problem, seed) for problem in problems]
     texts = [(variant, *answer) for variant in variants for answer in answers_of(variant)]
-    done = run_all([Task(number, variant, text) for number, (variant, _, _, text) in enumerate(texts)], workers)
-    tested = [Tested(*text, item.verdict) for text, item in zip(texts, done, strict=True)]
+    verdicts = run_all([(variant, text) for variant, _, _, text in texts], workers)
+    tested = [Tested(*text, verdict) for text, verdict in zip(texts, verdicts, strict=True)]
     exceptions = []
     for item in tested:
         if not item.as_expected:

@@ -7,9 +7,13 @@ whatever ends it, the kernel detaches the program and frees the maps.
 from __future__ import annotations
 
 import ctypes
+import errno
+import itertools
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator
+import struct
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ from cora.errors import DeviceError, Unsupported
 
 XDP_FLAGS_DRV_MODE = 1 << 2
 BPF_XDP = 37
+_PER_CPU = {5, 6, 10}  # types of maps that hold a value for each CPU
 Bytes = bytes | bytearray
 
 
@@ -41,30 +46,24 @@ _OpenOptions: Any = _record(
 )
 
 
-_libbpf: Any = None
-
-
+@cache
 def library() -> Any:
-    """Return libbpf, loaded once; raise Unsupported where it is missing."""
-    global _libbpf  # noqa: PLW0603 - a shared library is one for the process
-    if _libbpf is None:
-        try:
-            lib = ctypes.CDLL("libbpf.so.1", use_errno=True)
-        except OSError:
-            raise Unsupported("libbpf.so.1 is missing; install libbpf (Debian: libbpf-dev)") from None
-        pointer = ctypes.c_void_p
-        for name in ("bpf_object__open_mem", "bpf_object__next_program", "bpf_object__next_map"):
-            getattr(lib, name).restype = pointer
-        for name in ("bpf_program__name", "bpf_map__name"):
-            getattr(lib, name).restype = ctypes.c_char_p
-        lib.bpf_object__open_mem.argtypes = (ctypes.c_char_p, ctypes.c_size_t, pointer)
-        lib.bpf_map_lookup_elem.argtypes = (ctypes.c_int, pointer, pointer)
-        lib.bpf_map_update_elem.argtypes = (ctypes.c_int, pointer, pointer, ctypes.c_uint64)
-        lib.bpf_map_delete_elem.argtypes = (ctypes.c_int, pointer)
-        lib.bpf_map_get_next_key.argtypes = (ctypes.c_int, pointer, pointer)
-        lib.libbpf_set_print(None)
-        _libbpf = lib
-    return _libbpf
+    """Return libbpf; raise Unsupported where it is missing."""
+    try:
+        lib = ctypes.CDLL("libbpf.so.1", use_errno=True)
+    except OSError:
+        raise Unsupported("libbpf.so.1 is missing; install libbpf (Debian: libbpf-dev)") from None
+    pointer = ctypes.c_void_p
+    for name in ("bpf_object__open_mem", "bpf_object__next_program", "bpf_object__next_map"):
+        getattr(lib, name).restype = pointer
+    for name in ("bpf_program__name", "bpf_map__name"):
+        getattr(lib, name).restype = ctypes.c_char_p
+    lib.bpf_object__open_mem.argtypes = (ctypes.c_char_p, ctypes.c_size_t, pointer)
+    lib.bpf_map_lookup_elem.argtypes = (ctypes.c_int, pointer, pointer)
+    lib.bpf_map_update_elem.argtypes = (ctypes.c_int, pointer, pointer, ctypes.c_uint64)
+    lib.bpf_map_delete_elem.argtypes = (ctypes.c_int, pointer)
+    lib.libbpf_set_print(None)
+    return lib
 
 
 def why_not() -> str:
@@ -91,17 +90,20 @@ class LoadFailed(Exception):
 class Map:
     """A map of a loaded object, with keys and values as bytes."""
 
-    def __init__(self, name: str, fd: int, key_bytes: int, value_bytes: int, entries: int, per_cpu: bool) -> None:
-        self.name, self.fd, self.key_bytes, self.value_bytes = name, fd, key_bytes, value_bytes
-        self.entries, self.per_cpu = entries, per_cpu
-        cpus = library().libbpf_num_possible_cpus() if per_cpu else 1
-        self._value = ctypes.create_string_buffer(-(-value_bytes // 8) * 8 * cpus)
+    def __init__(self, handle: Any) -> None:
+        lib = library()
+        sizes = [getattr(lib, f"bpf_map__{what}")(handle) for what in ("fd", "key_size", "value_size", "max_entries")]
+        self.fd, self.key_bytes, self.value_bytes, self.entries = sizes
+        name = lib.bpf_map__name(handle).decode()
+        self.name = "globals" if name.endswith(".bss") else name
+        self.cpus = lib.libbpf_num_possible_cpus() if lib.bpf_map__type(handle) in _PER_CPU else 1
+        self._value = ctypes.create_string_buffer(-(-self.value_bytes // 8) * 8 * self.cpus)
 
     def get(self, key: Bytes) -> bytes | None:
         """Return the value of a key, of all CPUs one after another for a per-CPU map, or None."""
         if library().bpf_map_lookup_elem(self.fd, bytes(key), self._value):
             return None
-        return self._value.raw if self.per_cpu else self._value.raw[: self.value_bytes]
+        return self._value.raw if self.cpus > 1 else self._value.raw[: self.value_bytes]
 
     def set(self, key: Bytes, value: Bytes) -> bool:
         """Store a value; return False if the kernel refused, as a full map does."""
@@ -111,18 +113,22 @@ class Map:
         """Remove a key; return False if there was none."""
         return int(library().bpf_map_delete_elem(self.fd, bytes(key))) == 0
 
-    def keys(self) -> Iterator[bytes]:
-        """Yield the keys; those that come or go meanwhile may be missed or come twice."""
-        lib, at = library(), ctypes.create_string_buffer(self.key_bytes)
-        rc = lib.bpf_map_get_next_key(self.fd, None, at)
-        while rc == 0:
-            yield at.raw[: self.key_bytes]
-            rc = lib.bpf_map_get_next_key(self.fd, at.raw, at)
-
     def items(self) -> list[tuple[bytes, bytes]]:
-        """Return all keys and values."""
-        found = ((key, self.get(key)) for key in list(self.keys()))
-        return [(key, value) for key, value in found if value is not None]
+        """Return all keys and values; those that come or go meanwhile may be missed or come twice."""
+        sizes = (self.key_bytes, self.value_bytes)
+        parts = [ctypes.create_string_buffer(self.entries * size) for size in sizes]
+        got, begin, at = 0, None, ctypes.create_string_buffer(max(8, self.key_bytes))
+        while got < self.entries:
+            count = ctypes.c_uint32(self.entries - got)
+            to = [ctypes.byref(part, got * size) for part, size in zip(parts, sizes, strict=True)]
+            rc = library().bpf_map_lookup_batch(self.fd, begin, at, *to, ctypes.byref(count), None)
+            if rc not in {0, -errno.ENOENT}:
+                raise Unsupported(f"the map {self.name} cannot be read: {os.strerror(-rc)}")
+            got, begin = got + count.value, at
+            if rc:
+                break
+        keys, values = (struct.iter_unpack(f"{size}s", part.raw) for part, size in zip(parts, sizes, strict=True))
+        return [(key, value) for (key,), (value,) in itertools.islice(zip(keys, values, strict=True), got)]
 
     def memory(self) -> mmap.mmap:
         """Return the memory of an array that can be mapped, as global variables can."""
@@ -133,7 +139,7 @@ class Map:
 class Object:
     """A compiled object: opened, sized and loaded, then asked for maps and programs."""
 
-    def __init__(self, code: bytes, resize: dict[str, int] | None = None, only: Callable[[str], bool] = bool) -> None:
+    def __init__(self, code: bytes, resize: dict[str, int], only: Callable[[str], bool] = bool) -> None:
         """Load an object.
 
         Args:
@@ -144,47 +150,31 @@ class Object:
         Raises:
             LoadFailed: The kernel refused it.
         """
-        lib = library()
-        self._log = ctypes.create_string_buffer(1 << 20)
-        options = _OpenOptions(sz=ctypes.sizeof(_OpenOptions))
-        options.kernel_log_buf = ctypes.addressof(self._log)
-        options.kernel_log_size = len(self._log)
-        options.kernel_log_level = 1
+        lib, log = library(), ctypes.create_string_buffer(1 << 20)
+        options = _OpenOptions(sz=ctypes.sizeof(_OpenOptions), kernel_log_size=len(log), kernel_log_level=1)
+        options.kernel_log_buf = ctypes.addressof(log)
         self._object: Any = ctypes.c_void_p(lib.bpf_object__open_mem(code, len(code), ctypes.byref(options)))
         if not self._object:
             raise LoadFailed("libbpf cannot read the object", ctypes.get_errno())
-        for program in self._each(lib.bpf_object__next_program):
-            lib.bpf_program__set_autoload(program, ctypes.c_bool(only(lib.bpf_program__name(program).decode())))
-        for one in self._each(lib.bpf_object__next_map):
-            name = lib.bpf_map__name(one).decode()
-            if name in (resize or {}):
-                lib.bpf_map__set_max_entries(one, ctypes.c_uint32((resize or {})[name]))
-        rc = lib.bpf_object__load(self._object)
-        if rc:
-            log = self._log.value.decode(errors="replace")
+        for name, program in self._each("program"):
+            lib.bpf_program__set_autoload(program, ctypes.c_bool(only(name)))
+        for name, one in self._each("map"):
+            if name in resize:
+                lib.bpf_map__set_max_entries(one, ctypes.c_uint32(resize[name]))
+        if rc := lib.bpf_object__load(self._object):
             self.close()
-            raise LoadFailed(log, -rc)
-        self.programs = {
-            lib.bpf_program__name(one).decode(): lib.bpf_program__fd(one)
-            for one in self._each(lib.bpf_object__next_program)
-            if lib.bpf_program__fd(one) >= 0
-        }
-        self.maps = {one.name: one for one in map(self._map, self._each(lib.bpf_object__next_map))}
+            raise LoadFailed(log.value.decode(errors="replace"), -rc)
+        descriptors = {name: lib.bpf_program__fd(one) for name, one in self._each("program")}
+        self.programs = {name: fd for name, fd in descriptors.items() if fd >= 0}
+        self.maps = {one.name: one for one in (Map(handle) for _, handle in self._each("map"))}
 
-    def _each(self, following: Any) -> Iterable[Any]:
-        found, at = [], ctypes.c_void_p(following(self._object, None))
+    def _each(self, kind: str) -> Iterator[tuple[str, Any]]:
+        """Yield name and handle of each program or map."""
+        following, name = (getattr(library(), text.format(kind)) for text in ("bpf_object__next_{}", "bpf_{}__name"))
+        at = ctypes.c_void_p(following(self._object, None))
         while at:
-            found.append(at)
+            yield name(at).decode(), at
             at = ctypes.c_void_p(following(self._object, at))
-        return found
-
-    def _map(self, one: Any) -> Map:
-        lib = library()
-        name = lib.bpf_map__name(one).decode()
-        per_cpu = lib.bpf_map__type(one) in {5, 6, 10}
-        name = "globals" if name.endswith(".bss") else name
-        sizes = (lib.bpf_map__key_size(one), lib.bpf_map__value_size(one), lib.bpf_map__max_entries(one))
-        return Map(name, lib.bpf_map__fd(one), *sizes, per_cpu)
 
     def close(self) -> None:
         """Free programs and maps."""
@@ -197,9 +187,8 @@ def test_run(program: int, frame: Bytes, repeat: int = 1) -> tuple[int, bytes, i
     """Run an XDP program on a frame; return its result, the frame afterwards, and ns per run (mean)."""
     out = ctypes.create_string_buffer(4096)
     data = (ctypes.c_char * len(frame)).from_buffer_copy(frame)
-    options = _TestRun(sz=ctypes.sizeof(_TestRun), repeat=repeat)
-    options.data_in, options.data_size_in = ctypes.addressof(data), len(frame)
-    options.data_out, options.data_size_out = ctypes.addressof(out), len(out)
+    options = _TestRun(sz=ctypes.sizeof(_TestRun), repeat=repeat, data_size_in=len(frame), data_size_out=len(out))
+    options.data_in, options.data_out = ctypes.addressof(data), ctypes.addressof(out)
     rc = library().bpf_prog_test_run_opts(program, ctypes.byref(options))
     if rc:
         raise Unsupported(f"BPF_PROG_TEST_RUN failed: {os.strerror(-rc)}")

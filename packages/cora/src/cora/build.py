@@ -30,17 +30,14 @@ class Built:
         placement: Where its tables live.
         fast: ELF object of the fast tier.
         slow: Path of the slow tier's shared library.
+        hand_bytes: Bytes of the hand-over header in front of a packet that crosses.
     """
 
     program: Program
     placement: Placement
     fast: bytes
     slow: Path
-
-    @property
-    def hand_bytes(self) -> int:
-        """Bytes of the hand-over header in front of a packet that crosses."""
-        return hand_bytes(self.program)
+    hand_bytes: int
 
 
 def compile_runtime(directory: Path) -> Path:
@@ -56,15 +53,12 @@ def compile_tiers(program: Program, placement: Placement, directory: Path, runti
     paths["fast"].write_text(fast_source(program, placement), encoding="utf-8")
     paths["slow"].write_text(slow_source(program, placement), encoding="utf-8")
     target, library = directory / "fast.o", directory / "slow.so"
-    bpf_options = ["-g", "-target", "bpf", "-mcpu=v3", *_multiarch(), "-c"]
+    # clang leaves out the include directory of the host's architecture when it targets BPF.
+    multiarch = [f"-I{path.parent.parent}" for path in Path("/usr/include").glob("*-linux-gnu/asm/types.h")]
+    bpf_options = ["-g", "-target", "bpf", "-mcpu=v3", *multiarch, "-c"]
     clang(*bpf_options, paths["fast"], "-o", target)
     clang("-fPIC", "-shared", paths["slow"], runtime or compile_runtime(directory), "-o", library)
-    return Built(program, placement, target.read_bytes(), library)
-
-
-def _multiarch() -> list[str]:
-    """Return the include directory of the host's architecture, which clang leaves out when it targets BPF."""
-    return [f"-I{path.parent.parent}" for path in Path("/usr/include").glob("*-linux-gnu/asm/types.h")]
+    return Built(program, placement, target.read_bytes(), library, hand_bytes(program))
 
 
 def clang(*arguments: str | Path) -> None:
@@ -112,7 +106,6 @@ def load_slow(built: Built) -> Any:
         "cora_raise": (ctypes.c_int, pointer, u32),
         "cora_lower": (ctypes.c_int, pointer),
         "cora_heavy": (ctypes.c_int, pointer),
-        "cora_fast_entries": (ctypes.c_int, pointer, pointer, u32),
         "cora_finish": (pointer, pointer),
         "cora_replay": (pointer, u32, u32),
         "cora_wire": (pointer, ctypes.c_int, ctypes.c_int),
@@ -131,30 +124,19 @@ def explain_refusal(program: Program, placement: Placement, log: str, errno: int
     """Return what the verifier refused: the step or table of the user's program, its last lines, what to move."""
     verified = "processed " in log  # otherwise a map could not be made, and the log speaks of types
     lines = [line for line in log.strip().splitlines() if line.strip()] if verified else []
-    step = _refused_step(program, lines)
-    table = next((name for name in program.tables if f"t_{name}" in log or f"'{name}'" in log), "") if verified else ""
     parts = [f"the kernel refused the fast tier of {program.name} (error {errno})"]
-    if step is not None:
-        parts.append(f"at step {step}: {program.describe(step)}")
-        table = getattr(program.steps[step], "table", table)
-    if not verified or "too large" in log.lower():
-        inside = [one for one in program.tables.values() if placement.homes[one.name] in {"fast", "both"}]
-        table = max(inside, key=lambda one: one.entries).name if inside else table
+    table = next((name for name in program.tables if f"t_{name}" in log or f"'{name}'" in log), "") if verified else ""
+    # The verifier prints a line of the source before its instructions; a step's line begins with its label.
+    steps = [int(found[1]) for line in lines if (found := re.match(r"; s(\d+): ", line))]
+    if steps and steps[-1] < len(program.steps):
+        parts.append(f"at step {steps[-1]}: {program.describe(steps[-1])}")
+        table = getattr(program.steps[steps[-1]], "table", table)
+    inside = [name for name, home in placement.homes.items() if home in {"fast", "both"}]
+    if inside and (not verified or "too large" in log.lower()):
+        table = max(inside, key=lambda name: program.tables[name].entries)
         parts.append(f"at table {table}, its largest")
-    homes = [name for name, home in placement.homes.items() if home != "slow"]
-    move = table or next(iter(homes), "")
+    move = table or next((name for name, home in placement.homes.items() if home != "slow"), "")
     advice = f"move table {move} to the slow tier (--home {move}=slow)" if move else "split the function in two"
-    tail = (
-        "\n".join(f"  {line}" for line in lines[-6:])
-        or "  (none; a table may be too large for the kernel or its memory)"
-    )
+    words = [f"  {line}" for line in lines[-6:]]
+    tail = "\n".join(words) or "  (none; a table may be too large for the kernel or its memory)"
     return f"{' '.join(parts)}; {advice}. Its last words:\n{tail}"
-
-
-def _refused_step(program: Program, lines: list[str]) -> int | None:
-    """Return the number of the step whose source line the verifier printed last."""
-    for line in reversed(lines):
-        if found := re.match(r"; s(\d+): ", line):
-            step = int(found[1])
-            return step if step < len(program.steps) else None
-    return None

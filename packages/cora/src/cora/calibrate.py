@@ -7,9 +7,11 @@ is the cost of the operation. The kernel replays a trace of packets whose keys s
 from __future__ import annotations
 
 import platform
+import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -55,29 +57,29 @@ def table_program(storage: str, mode: str, prefixes: int = TRACE) -> tuple[Progr
     """
     b = Build(f"micro_{storage}_{mode}_{prefixes}")
     b.parse("ipv4")
-    key = {"array": {"index": 32}, "lpm": {"source": 32}}.get(storage, {"source": 32, "port": 32})
-    value = {"count": 64} if storage == "sketch" else {"count": 64, "last": 64}
-    preset = [(_key(storage, i), (1, 1)) for i in range(prefixes)] if mode == "read" else []
-    table = b.table("state", storage, key=key, value=value, entries=TRACE, preset=preset)
-    at: list[Expr] = [SRC] if storage in {"array", "lpm"} else [SRC, field("ip.id")]
-    create = storage in {"hash", "lru", "sketch"}
-    plus = {"count": old("count") + 1} if storage == "sketch" else {"count": old("count") + 1, "last": SRC}
-    needs_lock = {"count": old("count") + 1, "last": maximum(old("last"), SRC)}
-    sets: dict[str, Expr | int] = {**(plus if mode == "add" else needs_lock)}
-    operations: dict[str, Variant] = {}
+    sketch, two = storage == "sketch", storage in {"hash", "lru", "sketch"}
+    at: list[Expr] = [SRC, field("ip.id")] if two else [SRC]
+    preset = [(((32, i) if storage == "lpm" else (i, 0) if two else (i,)), (1, 1)) for i in range(prefixes)]
+    table = b.table(
+        "state",
+        storage,
+        key={"source": 32, "port": 32} if two else {"source": 32},
+        value={"count": 64} if sketch else {"count": 64, "last": 64},
+        entries=TRACE,
+        preset=preset if mode == "read" else (),
+    )
     if mode == "read":
-        operations["read"] = lambda b: b.lookup(table, at, "count")["count"]
+        operations: dict[str, Variant] = {"read": lambda b: b.lookup(table, at, "count")["count"]}
+        if storage == "hash":
+            operations["miss"] = lambda b: b.lookup(table, [SRC, 77], "count")["count"]
     else:
-        operations[mode] = lambda b: b.access(table, at, sets, {"count": old("count")}, create=create)["count"]
-    if storage == "hash" and mode == "read":
-        operations["miss"] = lambda b: b.lookup(table, [SRC, 77], "count")["count"]
-    if storage == "hash" and mode == "write":
-        operations["delete"] = lambda b: _then(SRC, b.delete(table, at))
+        sets = {"count": old("count") + 1}
+        if not sketch:
+            sets["last"] = SRC if mode == "add" else maximum(old("last"), SRC)  # a maximum needs the lock
+        operations = {mode: lambda b: b.access(table, at, sets, {"count": old("count")}, create=two)["count"]}
+        if storage == "hash" and mode == "write":
+            operations["delete"] = lambda b: (b.delete(table, at), SRC)[1]
     return _program(b.name, list(operations.values()), b), list(operations)
-
-
-def _key(storage: str, i: int) -> tuple[int, ...]:
-    return {"array": (i,), "lpm": (32, i)}.get(storage, (i, 0))
 
 
 #: Kinds of tables and modes that are measured.
@@ -87,10 +89,6 @@ MICRO = (
     ("lru", "add"),
     ("sketch", "add"),
 )
-
-
-def _then(value: Expr, _: object) -> Expr:
-    return value
 
 
 def _chain(b: Build) -> Expr:
@@ -115,16 +113,11 @@ def _fork(b: Build, wanted: int) -> Expr:
     return SRC
 
 
-def _three(b: Build) -> Expr:
-    b.rewrite(ip_src=SRC + 1, ip_dst=SRC)
-    return SRC
-
-
 #: Variants of the step program, from 1 on.
 _STEPS: dict[str, Variant] = {
     "one": lambda _: SRC,
     "operators": _chain,
-    "three": _three,
+    "three": lambda b: (b.rewrite(ip_src=SRC + 1, ip_dst=SRC), SRC)[1],  # type: ignore[func-returns-value]
     "random": lambda b: _fork(b, 1),
     "never": lambda b: _fork(b, 2),
 }
@@ -138,6 +131,9 @@ def step_program(gate: bool, with_time: bool = False) -> Program:
     return _program(b.name, list(variants.values()), b, gate)
 
 
+Frames = list[tuple[bytes, int]]
+
+
 def _frames(keys: int, variant: int, in_order: bool = False) -> Frames:
     chosen = np.arange(TRACE) % keys if in_order else np.random.default_rng(1).integers(0, keys, TRACE)
     made = []
@@ -148,43 +144,32 @@ def _frames(keys: int, variant: int, in_order: bool = False) -> Frames:
     return [made[key] for key in chosen.tolist()]
 
 
-Frames = list[tuple[bytes, int]]
+@contextmanager
+def _loaded(program: Program, tier: str, directory: Path, traces: int = 1) -> Iterator[Offline]:
+    """Load a micro-program whose tables are all in one tier, with room for traces."""
+    runtime = directory / "runtime.o"
+    if not runtime.exists():
+        compile_runtime(directory)
+    placement, where = Placement(dict.fromkeys(program.tables, tier)), directory / f"{program.name}_{tier}"
+    with Offline(program, placement, where, TRACE * traces, runtime) as tiers:
+        yield tiers
 
 
-class _Bench:
-    """One micro-program in one tier; its traces are measured in turns, so that a disturbance meets all of them."""
+def _measure(tiers: Offline, tier: str, traces: Sequence[Frames], rounds: int = ROUNDS) -> tuple[list[float], float]:
+    """Return the least ns per packet of each trace, and the relative spread of rounds.
 
-    def __init__(self, program: Program, tier: str, directory: Path, traces: int) -> None:
-        self.tier = tier
-        runtime = directory / "runtime.o"
-        if not runtime.exists():
-            compile_runtime(directory)
-        placement, where = Placement(dict.fromkeys(program.tables, tier)), directory / f"{program.name}_{tier}"
-        self.offline = Offline(program, placement, where, trace=TRACE * traces, runtime=runtime)
-
-    def __enter__(self) -> _Bench:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.offline.close()
-
-    def measure(self, traces: Sequence[Frames], rounds: int = ROUNDS) -> list[float]:
-        """Return the least ns per packet of each trace; each of several rounds runs it twice."""
-        if self.tier == FAST:
-            for number, frames in enumerate(traces):
-                self.offline.load_trace(frames, number * TRACE)
-            once = [partial(self.offline.replay_fast, TRACE, number * TRACE) for number in range(len(traces))]
-        else:
-            once = [partial(self.offline.replay_slow, self._handed(frames)) for frames in traces]
-        # The first of two runs leaves the trace's own entries in the caches; one round is one run.
-        measured = np.array([[min(run() for _ in range(min(2, rounds))) for run in once] for _ in range(rounds)])
-        self.spread = float(np.median(measured.std(axis=0) / measured.mean(axis=0)))
-        return [float(one) for one in measured.min(axis=0)]
-
-    def _handed(self, frames: Frames) -> bytes:
-        """Return frames as handed over; micro-programs hand no locals over, so that one header serves a variant."""
-        header = self.offline.hand_over(frames[0][0], 0)[: self.offline.built.hand_bytes]
-        return self.offline.slow_trace([header + frame for frame, _ in frames])
+    The traces are measured in turns, so that a disturbance meets all of them.
+    """
+    if tier == FAST:
+        for number, frames in enumerate(traces):
+            tiers.load_trace(frames, number * TRACE)
+        once = [partial(tiers.replay_fast, TRACE, number * TRACE) for number in range(len(traces))]
+    else:
+        handed = [tiers.slow_trace([frame for frame, _ in frames]) for frames in traces]
+        once = [partial(tiers.replay_slow, trace) for trace in handed]
+    # The first of two runs leaves the trace's own entries in the caches; one round is one run.
+    measured = np.array([[min(run() for _ in range(min(2, rounds))) for run in once] for _ in range(rounds)])
+    return measured.min(axis=0).tolist(), float(np.median(measured.std(axis=0) / measured.mean(axis=0)))
 
 
 def calibrate(progress: Callable[[str], None] = lambda _: None, quick: bool = False) -> Costs:
@@ -201,52 +186,50 @@ def calibrate(progress: Callable[[str], None] = lambda _: None, quick: bool = Fa
             for tier in (FAST, SLOW):
                 # Variants store the TTL; what that costs is no part of the table's cost.
                 idle = base[tier] + steps[tier]["rewrite"]
-                with _Bench(program, tier, directory, len(names) * len(WORKING_SETS)) as bench:
-                    for name, curve in _curves(bench, storage, names, idle, spreads).items():
-                        tables[tier].setdefault(f"{storage}.{name}", curve)
+                with _loaded(program, tier, directory, len(names) * len(WORKING_SETS)) as tiers:
+                    found, spread = _curves(tiers, tier, storage, names, idle)
+                spreads.append(spread)
+                tables[tier] = {f"{storage}.{name}": curve for name, curve in found.items()} | tables[tier]
         for tier in () if quick else (FAST, SLOW):
             progress("tables of kind lpm: read")
             tables[tier]["lpm.read"] = _prefix_curve(tier, directory, base[tier] + steps[tier]["rewrite"])
-    found = {tier: TierCosts(base[tier], steps[tier], tables[tier]) for tier in (FAST, SLOW)}
+    costs = {tier: TierCosts(base[tier], steps[tier], tables[tier]) for tier in (FAST, SLOW)}
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return Costs(when, f"Linux {platform.release()}, {cpu_name()}", found, hand_over, noise=float(np.median(spreads)))
+    return Costs(when, f"Linux {platform.release()}, {cpu_name()}", costs, hand_over, noise=float(np.median(spreads)))
 
 
 def cpu_name() -> str:
     """Return the CPU's name from /proc/cpuinfo."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else platform.machine()
 
 
-def _curves(bench: _Bench, storage: str, names: list[str], idle: float, spreads: list[float]) -> dict[str, Curve]:
-    numbers = {name: number for number, name in enumerate(names, start=1)}
-    found: dict[str, Curve] = {}
+def _curve(keys: Sequence[int], ns: Sequence[float], idle: float) -> Curve:
+    return Curve(tuple(map(float, keys)), tuple(max(0.1, one - idle) for one in ns))
 
-    def keep(name: str, keys: Sequence[int], ns: Sequence[float]) -> None:
-        found[name] = Curve(tuple(map(float, keys)), tuple(max(0.1, one - idle) for one in ns))
 
+def _curves(tiers: Offline, tier: str, storage: str, names: list[str], idle: float) -> tuple[dict[str, Curve], float]:
+    """Return the curve of each operation, and the spread of rounds."""
+    numbers, found = {name: number for number, name in enumerate(names, start=1)}, dict[str, Curve]()
     changing = numbers.get("write", numbers.get("add"))
     if storage in {"hash", "lru"} and changing:  # the first pass over all keys creates every entry
-        keep("create", [TRACE], bench.measure([_frames(TRACE, changing, in_order=True)], 1))
+        found["create"] = _curve([TRACE], _measure(tiers, tier, [_frames(TRACE, changing, in_order=True)], 1)[0], idle)
     repeated = [name for name in names if name != "delete"]
     traces = [_frames(keys, numbers[name]) for name in repeated for keys in WORKING_SETS]
-    best = bench.measure(traces)
-    spreads.append(bench.spread)
-    for at, name in enumerate(repeated):
-        keep(name, WORKING_SETS, best[at * len(WORKING_SETS) : (at + 1) * len(WORKING_SETS)])
-    if "delete" in numbers:  # one pass, since each entry can go once
-        keep("delete", [TRACE], bench.measure([_frames(TRACE, numbers["delete"], in_order=True)], 1))
-    return found
+    best, spread = _measure(tiers, tier, traces)
+    for name, ns in zip(repeated, np.reshape(best, (len(repeated), -1)).tolist(), strict=True):
+        found[name] = _curve(WORKING_SETS, ns, idle)
+    if number := numbers.get("delete"):  # one pass, since each entry can go once
+        found["delete"] = _curve([TRACE], _measure(tiers, tier, [_frames(TRACE, number, in_order=True)], 1)[0], idle)
+    return found, spread
 
 
 def _prefix_curve(tier: str, directory: Path, idle: float) -> Curve:
-    sizes, ns = (1, 16, 512, 8192), []
+    sizes, ns = (1, 16, 512, 8192), list[float]()
     for prefixes in sizes:
-        with _Bench(table_program("lpm", "read", prefixes)[0], tier, directory, 1) as bench:
-            ns.append(max(0.1, bench.measure([_frames(min(512, prefixes), 1)])[0] - idle))
-    return Curve(tuple(map(float, sizes)), tuple(ns))
+        with _loaded(table_program("lpm", "read", prefixes)[0], tier, directory) as tiers:
+            ns += _measure(tiers, tier, [_frames(min(512, prefixes), 1)])[0]
+    return _curve(sizes, ns, idle)
 
 
 def _measure_steps(directory: Path) -> tuple[dict[str, dict[str, float]], dict[str, float], float]:
@@ -255,8 +238,8 @@ def _measure_steps(directory: Path) -> tuple[dict[str, dict[str, float]], dict[s
     base: dict[str, float] = {}
     traces = [_frames(TRACE, number) for number in range(len(_STEPS) + 1)]
     for tier in (FAST, SLOW):
-        with _Bench(step_program(gate=tier == SLOW), tier, directory, len(traces)) as bench:
-            best = dict(zip(["", *_STEPS], bench.measure(traces), strict=True))
+        with _loaded(step_program(gate=tier == SLOW), tier, directory, len(traces)) as tiers:
+            best = dict(zip(["", *_STEPS], _measure(tiers, tier, traces)[0], strict=True))
         base[tier] = best[""]
         steps[tier] = {
             "rewrite": max(0.1, (best["three"] - best[""]) / 3),
@@ -264,9 +247,8 @@ def _measure_steps(directory: Path) -> tuple[dict[str, dict[str, float]], dict[s
             "mispredict": max(0.0, best["random"] - best["never"]),
             "now": 0.0,
         }
-    with _Bench(step_program(gate=False, with_time=True), FAST, directory, 1) as bench:
-        steps[FAST]["now"] = max(0.0, bench.measure(traces[:1])[0] - base[FAST])
-    with _Bench(step_program(gate=True), SLOW, directory, 1) as bench:
-        bench.tier = FAST  # the fast tier of a program whose packets all cross
-        hand_over = max(0.0, bench.measure(traces[:1])[0] - base[FAST])
+    with _loaded(step_program(gate=False, with_time=True), FAST, directory) as tiers:
+        steps[FAST]["now"] = max(0.0, _measure(tiers, FAST, traces[:1])[0][0] - base[FAST])
+    with _loaded(step_program(gate=True), SLOW, directory) as tiers:  # the fast tier of packets that all cross
+        hand_over = max(0.0, _measure(tiers, FAST, traces[:1])[0][0] - base[FAST])
     return steps, base, hand_over

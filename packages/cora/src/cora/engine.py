@@ -13,33 +13,37 @@ import ipaddress
 import json
 import os
 import re
-import shutil
 import signal
 import struct
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cora import bpf
 from cora.build import compile_tiers, load_fast, load_slow
-from cora.controller import Controller, Policy, Replan, SplitTable, Use
+from cora.controller import TICK_S, Controller, Replan, SplitTable, Use
 from cora.errors import DeviceError
 from cora.files import write
 from cora.namespaces import Device, advice
 from cora.neighbours import PORTS_OFFSET, NextHops
-from cora.placement import SPLIT, Placement, layout
+from cora.offline import Tables
+from cora.placement import SPLIT, Placement
 from cora.program import Program, Table
-from cora.tables import Tables
 
 _BY_VERDICT = ("packets", "forwarded", "replied", "dropped", "up")
 FAST_COUNTS = (*_BY_VERDICT, "unsupported", "crossed", "no_next_hop", "guarded", "errors", "bytes")
 SLOW_COUNTS = (*_BY_VERDICT, "errors", "no_next_hop", "bounced", "bad_checksums", "checksums_checked", "unsent")
 #: Entries up to which the state file holds all tables each second; larger tables are written at the end.
 LIVE_STATE_ENTRIES = 2000
+CHECKSUM_WARNING = (
+    "warning: packets come in with unfinished TCP checksums; run `ethtool -K PEER tx off` on the sender's device\n"
+)
+#: Slow-tier ns that an operation saves in the fast tier, for the controller.
+SAVED_NS = 1500.0
 #: Promotions wait so long after demotions, so that no program still holds an entry that is used again.
 REUSE_PAUSE_S = 0.02
 
@@ -51,8 +55,6 @@ class Options:
     Attributes:
         state: File for counters and tables, or None.
         adapt: False leaves the keys where they are.
-        saved_ns: Slow-tier ns that an operation saves in the fast tier, for the controller.
-        policy: When the controller re-plans.
         seconds: Stop after this time; 0 runs until a signal.
         resolve: Addresses whose next hops are looked for before the first packet.
         report: Called once a second with the counters.
@@ -60,8 +62,6 @@ class Options:
 
     state: Path | None = None
     adapt: bool = True
-    saved_ns: float = 1500.0
-    policy: Policy = field(default_factory=Policy)
     seconds: float = 0.0
     resolve: tuple[str, ...] = ()
     report: Callable[[dict[str, Any]], None] = lambda _: None
@@ -73,27 +73,19 @@ class Engine:
     def __init__(
         self, program: Program, placement: Placement, devices: tuple[Device, Device], options: Options
     ) -> None:
-        self.program, self.placement, self.options = program, placement, options
-        self.devices = devices
+        self.program, self.placement, self.devices, self.options = program, placement, devices, options
         self.links: list[int] = []
-        self.replans = 0
-        self.moved = self.lost_moves = 0
         self.pending: list[tuple[str, bytes]] = []
-        self.pending_at = 0.0
-        self.stopping = False
-        self.slowest_move_ns = self.crossed = 0
-        self.read_counts = (0, 0)
-        directory = Path(tempfile.mkdtemp(prefix="cora-"))
-        try:
-            built = compile_tiers(program, placement, directory)
+        self.pending_at, self.stopping, self.warned, self.read_counts = 0.0, False, False, (0, 0)
+        self.replans = self.moved = self.lost_moves = self.slowest_move_ns = self.crossed = 0
+        with tempfile.TemporaryDirectory(prefix="cora-") as scratch:
+            built = compile_tiers(program, placement, Path(scratch))
             self.fast, self.slow = load_fast(built), load_slow(built)
-        finally:
-            shutil.rmtree(directory)
         self.shared = self.fast.maps["globals"].memory()
         self.tables = Tables(built, self.fast, self.slow)
         self.splits = [table for table in program.tables.values() if placement.homes[table.name] == SPLIT]
-        known = {t.name: SplitTable(placement.fast_entries[t.name], options.saved_ns) for t in self.splits}
-        self.controller = Controller(known, options.policy)
+        known = {t.name: SplitTable(placement.fast_entries[t.name], SAVED_NS) for t in self.splits}
+        self.controller = Controller(known)
         self.before: dict[str, dict[bytes, int]] = {table.name: {} for table in self.splits}
         self.began_at, self.read_at = time.monotonic(), dict[str, float]()
         self._connect()
@@ -135,34 +127,29 @@ class Engine:
 
     def run(self) -> None:
         """Process packets until stopped."""
-        begin = time.monotonic()
-        tick = second = begin
+        begin = tick = second = time.monotonic()
         while not self.stopping:
             self.slow.cora_poll(5 if self.pending else 20, 0)
             now = time.monotonic()
             self.hops.follow(self.slow)
             if self.pending and now >= self.pending_at:
                 self._promote()
-            if now - tick >= self.options.policy.tick_s:
+            if now - tick >= TICK_S:
                 if self.options.adapt and self.splits:
                     self._adapt(now, now - tick)
                 tick = now
             if now - second >= 1.0:
                 second = now
-                self._each_second()
+                if self.hops.changed():
+                    self.hops.refresh()
+                if self.options.state:
+                    self.write_state()
+                self.options.report(counts := self.counters())
+                if counts["slow"]["bad_checksums"] > 8 and not self.warned:
+                    self.warned = True
+                    sys.stderr.write(CHECKSUM_WARNING)
             if self.options.seconds and now - begin >= self.options.seconds:
                 return
-
-    def _each_second(self) -> None:
-        if self.hops.changed():
-            self.hops.refresh()
-        if self.options.state:
-            self.write_state()
-        counts = self.counters()
-        if counts["slow"]["bad_checksums"] > 8:
-            say = "packets come in with unfinished TCP checksums; run `ethtool -K PEER tx off` on the sender's device"
-            counts["warning"] = say
-        self.options.report(counts)
 
     def _adapt(self, now: float, seconds: float) -> None:
         crossed, done = self._fast_counts()["crossed"], self._slow_counts()["packets"]
@@ -184,23 +171,14 @@ class Engine:
         return max(1e-3, self.read_at[what] - before)
 
     def _slow_uses(self, table: Table) -> list[Use]:
-        size = layout(table.key)[1]
-        stride = 8 + -(-size // 8) * 8
-        out = ctypes.create_string_buffer(2048 * stride)
+        size = table.key_layout.size
+        row = struct.Struct(f"=Q{size}s{-size % 8}x")
+        out = ctypes.create_string_buffer(2048 * row.size)
         count = self.slow.cora_heavy(self.tables.numbers[table.name], out)
-        raw, starts = out.raw[: count * stride], range(0, count * stride, stride)
-        return [(raw[at + 8 : at + 8 + size], float(struct.unpack_from("=Q", raw, at)[0])) for at in starts]
+        return [(key, float(uses)) for uses, key in row.iter_unpack(out.raw[: count * row.size])]
 
     def _fast_uses(self, table: Table) -> list[Use]:
-        room = self.placement.fast_entries[table.name]
-        size, width = layout(table.key)[1], 16 + layout(table.value, 8)[1]
-        keys, values = ctypes.create_string_buffer(room * size), ctypes.create_string_buffer(room * width)
-        count = self.slow.cora_fast_entries(self.tables.numbers[table.name], keys, values, room)
-        raw, body = keys.raw, values.raw
-        now = {
-            raw[i * size : (i + 1) * size]: int.from_bytes(body[i * width + 8 : i * width + 12], "little")
-            for i in range(count)
-        }
+        now = {key: hits for hits, key, _ in self.tables.fast_items(table)}
         before, self.before[table.name] = self.before[table.name], now
         return [(key, float((hits - before.get(key, 0)) & 0xFFFFFFFF)) for key, hits in now.items()]
 
@@ -209,9 +187,7 @@ class Engine:
         self.replans += 1
         for name, keys in replan.down.items():
             for key in keys:
-                begin = time.perf_counter_ns()
-                self.moved += self.tables.lower_key(name, key) == 0
-                self.slowest_move_ns = max(self.slowest_move_ns, time.perf_counter_ns() - begin)
+                self._move(self.tables.lower_key, name, key)
         self.pending = [(name, key) for name, keys in replan.up.items() for key in keys]
         self.pending_at = time.monotonic() + (REUSE_PAUSE_S if any(replan.down.values()) else 0.0)
 
@@ -219,17 +195,18 @@ class Engine:
         """Move the pending keys up, in parts, so that no packet waits long."""
         self.slow.cora_poll(2, 1)  # packets of these keys that wait already
         for name, key in self.pending[:256]:
-            begin = time.perf_counter_ns()
-            done = self.tables.raise_key(name, key)
-            self.slowest_move_ns = max(self.slowest_move_ns, time.perf_counter_ns() - begin)
-            self.moved += done == 0
-            self.lost_moves += done < 0
+            self._move(self.tables.raise_key, name, key)
         self.pending = self.pending[256:]
+
+    def _move(self, move: Callable[[str, bytes], int], name: str, key: bytes) -> None:
+        begin, done = time.perf_counter_ns(), move(name, key)
+        self.slowest_move_ns = max(self.slowest_move_ns, time.perf_counter_ns() - begin)
+        self.moved += done == 0
+        self.lost_moves += done < 0
 
     def _fast_counts(self) -> dict[str, int]:
         raw = self.fast.maps["cora_counts"].get(bytes(4)) or b""
-        size = 8 * len(FAST_COUNTS)
-        cpus = [struct.unpack_from(f"={len(FAST_COUNTS)}Q", raw, at) for at in range(0, len(raw), size)]
+        cpus = struct.iter_unpack(f"={len(FAST_COUNTS)}Q", raw)
         return dict(zip(FAST_COUNTS, map(sum, zip(*cpus, strict=True)), strict=True))
 
     def _slow_counts(self) -> dict[str, int]:
@@ -238,10 +215,10 @@ class Engine:
 
     def counters(self) -> dict[str, Any]:
         """Return the counters of both tiers; those of the fast tier are summed over CPUs that count on meanwhile."""
-        fast, slow = self._fast_counts(), self._slow_counts()
-        fields = ("replans", "moved", "lost_moves", "slowest_move_ns")
-        pulls = sum(self.slow.cora_pulls(self.tables.numbers[table.name]) for table in self.splits)
-        return {"fast": fast, "slow": slow, "pulled_keys": pulls, **{name: getattr(self, name) for name in fields}}
+        found: dict[str, Any] = {"fast": self._fast_counts(), "slow": self._slow_counts()}
+        found["pulled_keys"] = sum(self.slow.cora_pulls(self.tables.numbers[table.name]) for table in self.splits)
+        found |= {name: getattr(self, name) for name in ("replans", "moved", "lost_moves", "slowest_move_ns")}
+        return found
 
     def write_state(self, everything: bool = False) -> None:
         """Write the state file; see docs/commands.md."""
@@ -253,15 +230,13 @@ class Engine:
             "plan": self.placement.label(),
             "counters": self.counters(),
         }
-        if everything or self.program.export:
-            state = self.tables.state()
-            if self.program.export:
-                self._export(state[self.program.export])
+        state = self.tables.state() if everything or self.program.export else {}
+        if self.program.export:
+            self._export(state[self.program.export])
         if everything:
+            tables = self.program.tables
             data["tables"] = {
-                name: [
-                    {"key": _named(self.program.tables[name], key), "value": value} for key, value in entries.items()
-                ]
+                name: [{"key": _named(tables[name], key), "value": value} for key, value in entries.items()]
                 for name, entries in state.items()
             }
         write(self.options.state, data)
@@ -270,22 +245,20 @@ class Engine:
         """Write the exported table as CSV beside the state file: one row an entry, addresses dotted."""
         assert self.options.state is not None
         table = self.program.tables[self.program.export]
+        rows = [{**_named(table, key), **value} for key, value in sorted(entries.items())]
+        dotted = {"source", "target"}
         lines = [",".join(name for name, _ in (*table.key, *table.value))]
-        for key, value in sorted(entries.items()):
-            cells = [
-                str(ipaddress.IPv4Address(part)) if name in {"source", "target"} else str(part)
-                for (name, _), part in zip(table.key, key, strict=True)
-            ]
-            lines.append(",".join([*cells, *map(str, value.values())]))
+        lines += [
+            ",".join(str(ipaddress.IPv4Address(part) if name in dotted else part) for name, part in row.items())
+            for row in rows
+        ]
         write(self.options.state.with_suffix(".csv"), "\n".join(lines) + "\n")
 
 
 def _named(table: Table, key: tuple[int, ...]) -> dict[str, int]:
-    if table.kind == "lpm":
-        return {"prefix_bits": key[0], "address": key[1]}
-    if table.kind == "sketch":
-        return {"row": key[0], "column": key[1]}
-    return {name: part for (name, _), part in zip(table.key, key, strict=True)}
+    usual = [name for name, _ in table.key]
+    names = {"lpm": ["prefix_bits", "address"], "sketch": ["row", "column"]}.get(table.kind, usual)
+    return dict(zip(names, key, strict=True))
 
 
 def addresses_in(settings: dict[str, Any]) -> tuple[str, ...]:

@@ -22,11 +22,6 @@ class Outcome(NamedTuple):
     frame: bytes
 
 
-def sketch_cells(table: Table, key: Key) -> list[Key]:
-    """Return the cells of a count-min sketch that a key adds to: (row, column) each."""
-    return [(row, hash_values(key, row + 1) % table.entries) for row in range(SKETCH_ROWS)]
-
-
 @dataclass
 class Interpreter:
     """Runs a program packet by packet.
@@ -65,9 +60,6 @@ class Interpreter:
 
         while True:
             step, took, key = self.program.steps[at], True, Key()
-            if isinstance(step, Verdict):
-                self.visit(at, took, key)
-                return Outcome(step.kind, bytes(packet))
             if isinstance(step, Parse):
                 took = has_header(packet, step.header)
             elif isinstance(step, Branch):
@@ -77,43 +69,57 @@ class Interpreter:
             elif isinstance(step, Rewrite):
                 for name, value in [(name, evaluate(value, read)) for name, value in step.sets]:
                     write_field(packet, name, value)
-            else:
+            elif isinstance(step, Access):
                 key, took = self._access(step, read, local)
             self.visit(at, took, key)
+            if isinstance(step, Verdict):
+                return Outcome(step.kind, bytes(packet))
             at = step.then if took or not isinstance(step, Parse | Branch) else step.otherwise
 
     def _access(self, step: Access, read: Callable[[Expr], int], local: dict[str, int]) -> tuple[Key, bool]:
+        """Carry a table operation out; return its key, and True if there was an entry."""
         table = self.program.tables[step.table]
         key = tuple(evaluate(one, read) & ((1 << bits) - 1) for one, (_, bits) in zip(step.key, table.key, strict=True))
-        entries = self.tables[table.name]
-        if table.kind == "sketch":
-            return key, self._sketch(step, table, key, read, local)
-        found = self._find(table, key)
+        entries, zero = self.tables[table.name], {name: 0 for name, _ in table.value}
+        rows = range(SKETCH_ROWS) if table.kind == "sketch" else ()
+        cells = [(row, hash_values(key, row + 1) % table.entries) for row in rows]  # a sketch's, to which the key adds
+        if cells:
+            before = {"count": min(entries.get(cell, zero)["count"] for cell in cells)}
+            found, entry = (before if before["count"] else None), None
+        else:
+            found = entry = self._find(table, key)
         local[step.hit], local[step.full] = int(found is not None), 0
-        entry = found
-        if entry is None and step.create:
-            if len(entries) >= table.entries and table.kind == "lru":
-                entries.popitem(last=False)
-            if len(entries) < table.entries:
-                entry = entries[key] = {name: 0 for name, _ in table.value}
-            else:
-                local[step.full] = 1
+        if entry is None and step.create and not cells:
+            entry = self._make(table, key)
+            local[step.full] = int(entry is None)
         if table.kind == "lru" and entry is not None:
             entries.move_to_end(key)
-        before = dict(entry) if entry is not None else {name: 0 for name, _ in table.value}
+        if not cells:
+            before = dict(entry or zero)
 
         def with_old(leaf: Expr) -> int:
             return before[leaf.name] if isinstance(leaf, Old) else read(leaf)
 
         for name, value in step.outs:
             local[name] = evaluate(value, with_old)
+        sets = {name: evaluate(value, with_old) for name, value in step.sets}
+        for cell in cells if sets else ():
+            count = entries.get(cell, zero)["count"] + sets["count"] - before["count"]
+            entries[cell] = {"count": count & table.mask("count")}
         if entry is not None:
-            entry.update({name: evaluate(value, with_old) & table.mask(name) for name, value in step.sets})
+            entry.update({name: value & table.mask(name) for name, value in sets.items()})
             if step.delete:
                 entries.pop(key, None)
             elif table.storage == "array":
                 entries[key] = entry
         return key, found is not None
+
+    def _make(self, table: Table, key: Key) -> Entry | None:
+        """Return a new entry of zeros, or None if the table is full."""
+        entries = self.tables[table.name]
+        if len(entries) >= table.entries and table.kind == "lru":
+            entries.popitem(last=False)
+        return None if len(entries) >= table.entries else entries.setdefault(key, {name: 0 for name, _ in table.value})
 
     def _find(self, table: Table, key: Key) -> Entry | None:
         entries = self.tables[table.name]
@@ -121,26 +127,5 @@ class Interpreter:
             return entries.get(key, {name: 0 for name, _ in table.value}) if key[0] < table.entries else None
         if table.kind != "lpm":
             return entries.get(key)
-        for length in range(32, -1, -1):
-            prefix = key[0] >> (32 - length) << (32 - length)
-            if (length, prefix) in entries:
-                return entries[(length, prefix)]
-        return None
-
-    def _sketch(self, step: Access, table: Table, key: Key, read: Callable[[Expr], int], local: dict[str, int]) -> bool:
-        entries = self.tables[table.name]
-        cells = sketch_cells(table, key)
-        estimate = min(entries.get(cell, {"count": 0})["count"] for cell in cells)
-
-        def with_old(leaf: Expr) -> int:
-            return estimate if isinstance(leaf, Old) else read(leaf)
-
-        local[step.hit], local[step.full] = int(estimate > 0), 0
-        for name, value in step.outs:
-            local[name] = evaluate(value, with_old)
-        for _, value in step.sets:
-            amount = (evaluate(value, with_old) - estimate) & table.mask("count")
-            for cell in cells:
-                entry = entries.setdefault(cell, {"count": 0})
-                entry["count"] = (entry["count"] + amount) & table.mask("count")
-        return estimate > 0
+        prefixes = ((length, key[0] >> (32 - length) << (32 - length)) for length in range(32, -1, -1))
+        return next((entries[prefix] for prefix in prefixes if prefix in entries), None)

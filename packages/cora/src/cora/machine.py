@@ -96,8 +96,9 @@ def load_costs(path: Path) -> Costs:
 
 
 def load_limits(path: Path) -> Limits:
-    """Read limits; a public file must name its source and may hold no costs."""
-    return read(path, Limits, "limits stand in a file of their own, without costs; see docs/commands.md")
+    """Read limits from a file, or those that come with the package by that name; a public file must name its source."""
+    named = path if path.exists() or not shipped(path.name).exists() else shipped(path.name)
+    return read(named, Limits, "limits stand in a file of their own, without costs; see docs/commands.md")
 
 
 def shipped(name: str) -> Path:

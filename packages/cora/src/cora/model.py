@@ -7,7 +7,8 @@ how large the working set of its keys is. A placement decides in which tier each
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -16,8 +17,8 @@ from msgspec import Struct
 
 from cora.expressions import size
 from cora.machine import Costs, Curve, Limits
-from cora.placement import BOTH, FAST, SLOW, SPLIT, Placement, atomic, fast_bytes, layout, locked, options
-from cora.profile import SPLITS, PacketClass, Profile
+from cora.placement import BOTH, FAST, SLOW, SPLIT, Placement, atomic, fast_bytes, locked, options
+from cora.profile import SPLITS, Profile
 from cora.program import Access, Assign, Branch, Parse, Program, Rewrite, Table, expressions
 
 #: Instructions of an access, of a rewritten field, and of the code around the steps, read off compiled programs.
@@ -44,11 +45,11 @@ class Choice(NamedTuple):
 def choices(program: Program, table: Table, limits: Limits) -> list[Choice]:
     """Return the homes of a table that the limits of the fast tier allow."""
     found = []
-    header = layout(table.key)[1] + layout(table.value, 8)[1]
+    size = table.key_layout.size + table.value_layout.size
     for home in options(program, table):
         if home == SLOW:
             found.append(Choice(SLOW))
-        elif table.storage in limits.storages and header <= limits.entry_bytes:
+        elif table.storage in limits.storages and size <= limits.entry_bytes:
             rooms = [room for room in SPLITS if room < table.entries] if home == SPLIT else [0]
             found += [Choice(home, room) for room in rooms]
     return found
@@ -87,24 +88,22 @@ def _table_cost(program: Program, profile: Profile, costs: Costs, at: int, tier:
     step = program.steps[at]
     assert isinstance(step, Access)
     table, use = program.tables[step.table], profile.use(at)
-    share, keys = (use.hit_share, use.working_set) if use and table.storage in {"hash", "lru"} else (1.0, 1.0)
-    if table.storage == "lpm":
-        keys = float(max(1, len(table.preset)))
-    elif use:
-        keys = use.working_set
-    names = [(operation(program, step, home, hit), share if hit else 1 - share) for hit in (True, False)]
-    return sum(weight * _curve(costs, tier, table.storage, name).at(keys) for name, weight in names)
+    hits = use.hit_share if use and table.storage in {"hash", "lru"} else 1.0
+    keys = float(max(1, len(table.preset))) if table.storage == "lpm" else use.working_set if use else 1.0
+    return sum(
+        share * _curve(costs, tier, table.storage, operation(program, step, home, hit)).at(keys)
+        for hit, share in ((True, hits), (False, 1 - hits))
+    )
 
 
 def _curve(costs: Costs, tier: str, storage: str, name: str) -> Curve:
     """Return the curve of an operation, or of the nearest one that was calibrated."""
-    tables = costs.tiers[tier].tables
     nearest = {"create": "write", "delete": "write", "add": "write", "miss": "read", "write": "add", "read": "add"}
-    while f"{storage}.{name}" not in tables:
-        if name not in nearest:
-            return Curve((1.0,), (0.0,))
-        name = nearest.pop(name)
-    return tables[f"{storage}.{name}"]
+    names = [name]
+    while names[-1] in nearest:
+        names.append(nearest.pop(names[-1]))
+    known = costs.tiers[tier].tables
+    return next((known[f"{storage}.{one}"] for one in names if f"{storage}.{one}" in known), Curve((1.0,), (0.0,)))
 
 
 def step_costs(program: Program, profile: Profile, costs: Costs) -> StepCosts:
@@ -171,38 +170,17 @@ class Prediction(Struct, frozen=True):
     step_ns: dict[str, float]
 
 
-def _walk(
-    program: Program, one: PacketClass, chosen: dict[str, Choice], costs: StepCosts
-) -> Iterator[tuple[int, str, float]]:
-    """Yield (step, tier, ns) along the path of a class of packets; a miss in a split table counts for its step."""
-    brackets, tier = iter(one.brackets), FAST
-    for at in one.steps:
-        step = program.steps[at]
-        if not isinstance(step, Access):
-            yield at, tier, (costs.fast if tier == FAST else costs.slow)[at]
-            continue
-        choice, stays = chosen[step.table], chosen[step.table].holds(next(brackets))
-        if tier == FAST and not stays:
-            if choice.home == SPLIT:
-                yield at, FAST, costs.access[(at, MISS)]
-            tier = SLOW
-        yield at, tier, costs.access[(at, choice.home if tier == FAST else SLOW)]
-
-
 def queue(load: float, places: int) -> tuple[float, float]:
     """Return (mean packets waiting and served, share lost) of an M/M/1/N queue: load in Erlang, N places."""
     if load <= 0:
         return 0.0, 0.0
-    n = places
     if abs(load - 1) < 1e-9:
-        return n / 2, 1 / (n + 1)
-    if load < 1:
-        power = load ** (n + 1)
-        mean = load / (1 - load) - (n + 1) * power / (1 - power)
-        return mean, (1 - load) * load**n / (1 - power)
-    inverse = load ** -(n + 1)
-    mean = (n + 1) / (1 - inverse) - load / (load - 1)
-    return mean, (load - 1) / load / (1 - inverse)
+        return places / 2, 1 / (places + 1)
+    if load > 1:  # fractions turned over, so that no power overflows
+        rest = load ** -(places + 1)
+        return (places + 1) / (1 - rest) - load / (load - 1), (load - 1) / load / (1 - rest)
+    power = load ** (places + 1)
+    return load / (1 - load) - (places + 1) * power / (1 - power), (1 - load) * load**places / (1 - power)
 
 
 def predict(
@@ -224,13 +202,21 @@ def predict(
         rate_per_s: Packets a second for latency and loss; the profile's own if 0.
     """
     known, network, rate = step_costs(program, profile, costs), costs.network, rate_per_s or profile.rate_per_s
-    steps: dict[tuple[int, str], float] = {}
+    steps: defaultdict[tuple[int, str], float] = defaultdict(float)
     cross = 0.0
     for one in profile.classes:
-        tier = FAST
-        for at, tier, ns in _walk(program, one, chosen, known):
-            steps[(at, tier)] = steps.get((at, tier), 0.0) + one.weight * ns
-        cross += one.weight * (tier == SLOW)
+        brackets, tier = iter(one.brackets), FAST
+        for at in one.steps:
+            step = program.steps[at]
+            if not isinstance(step, Access):
+                steps[(at, tier)] += one.weight * (known.fast if tier == FAST else known.slow)[at]
+                continue
+            choice, stays = chosen[step.table], chosen[step.table].holds(next(brackets))
+            if tier == FAST and not stays:
+                if choice.home == SPLIT:
+                    steps[(at, FAST)] += one.weight * known.access[(at, MISS)]
+                tier, cross = SLOW, cross + one.weight
+            steps[(at, tier)] += one.weight * known.access[(at, choice.home if tier == FAST else SLOW)]
     fast, slow = (sum(part for (_, where), part in steps.items() if where == tier) for tier in (FAST, SLOW))
     fast += costs.tiers[FAST].base + cross * costs.hand_over
     fast += costs.tiers[FAST].steps["now"] if program.uses_time else 0.0
@@ -246,10 +232,10 @@ def predict(
     slow_cpu += cross * network.get("wake", 0.0) * wakes_per_packet(rate * cross) + network.get("idle", 0.0) / rate
     latency, lost = _latency(rate, (fast_cpu, cores[0]), (slow_cpu, cores[1]), cross)
     placement = placement_of(chosen)
-    tables: dict[str, float] = {}
+    tables: defaultdict[str, float] = defaultdict(float)
     for (at, tier), part in steps.items():
         if isinstance(step := program.steps[at], Access):
-            tables[f"{step.table}.{tier}"] = tables.get(f"{step.table}.{tier}", 0.0) + part
+            tables[f"{step.table}.{tier}"] += part
     return Prediction(
         fast_ns=fast,
         slow_ns=slow,

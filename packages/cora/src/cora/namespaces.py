@@ -6,13 +6,10 @@ however this process ends.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
-import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +20,6 @@ from cora.errors import DeviceError, Unsupported
 ALIAS = "cora-testbed"
 #: Largest MTU at which a veth accepts a native XDP program, with pages of 4 KiB.
 LARGEST_MTU = 3498
-_CLONE_NEWNET, _PR_SET_PDEATHSIG = 0x40000000, 1
 CLIENT, SERVERS = "10.0.0.2", ("10.1.0.2", "10.1.0.3")
 PUBLIC, VIP = "192.0.2.1", "10.0.0.100"
 #: MAC addresses of the devices of a test bed.
@@ -34,21 +30,12 @@ def why_not() -> str:
     """Return why namespaces cannot be made here, or ""."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    missing = [tool for tool in ("ip", "nsenter", "ethtool") if not shutil.which(tool)]
+    missing = [tool for tool in ("ip", "nsenter", "setpriv", "unshare", "ethtool") if not shutil.which(tool)]
     return f"{', '.join(missing)} missing; install iproute2, util-linux and ethtool" if missing else ""
 
 
-def _hold() -> None:
-    """Enter a new namespace and die with the parent; runs in the child before `sleep`."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_CLONE_NEWNET):
-        os._exit(1)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def die_with_parent() -> None:
-    """Make a child die with this process; for `preexec_fn`."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+#: Prefix of a command that is killed when the process that starts it ends.
+_DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 
 class Testbed:
@@ -69,15 +56,11 @@ class Testbed:
         if why := why_not():
             raise Unsupported(why)
         for name in ("client", "middle", "server"):
-            self.holders[name] = subprocess.Popen(["sleep", "infinity"], preexec_fn=_hold)  # noqa: PLW1509 - see _hold
-        own = Path("/proc/self/ns/net").readlink()
-        for one in self.holders.values():
-            deadline = time.monotonic() + 10
-            while Path(f"/proc/{one.pid}/ns/net").readlink() == own:
-                if time.monotonic() > deadline or one.poll() is not None:
-                    self.close()
-                    raise Unsupported("this machine does not allow new network namespaces")
-                time.sleep(0.005)
+            command = [*_DIES_WITH_PARENT, "unshare", "--net", "sh", "-c", "echo; exec sleep infinity"]
+            self.holders[name] = holder = subprocess.Popen(command, stdout=subprocess.PIPE)
+            if not holder.stdout or not holder.stdout.readline():
+                self.close()
+                raise Unsupported("this machine does not allow new network namespaces")
         try:
             self._connect()
         except subprocess.CalledProcessError as error:
@@ -98,13 +81,14 @@ class Testbed:
             self.ip(outer, f"link set {near} up")
             # A veth takes redirected frames only with GRO or a program, and nobody fills in checksums after a redirect.
             self.run(outer, ["ethtool", "-K", near, "gro", "on", "tx", "off"], check=True)
-        self.ip("client", f"addr add {CLIENT}/24 dev c0")
-        for server in SERVERS:
-            self.ip("server", f"addr add {server}/24 dev s0")
-        self.ip("middle", "addr add 10.0.0.1/24 dev in")
-        self.ip("middle", f"addr add {VIP}/32 dev in")
-        self.ip("middle", "addr add 10.1.0.1/24 dev out")
-        self.ip("middle", f"addr add {PUBLIC}/32 dev out")
+        for place, near, addresses in (
+            ("client", "c0", [f"{CLIENT}/24"]),
+            ("server", "s0", [f"{server}/24" for server in SERVERS]),
+            ("middle", "in", ["10.0.0.1/24", f"{VIP}/32"]),
+            ("middle", "out", ["10.1.0.1/24", f"{PUBLIC}/32"]),
+        ):
+            for address in addresses:
+                self.ip(place, f"addr add {address} dev {near}")
         for address, inner, far in ((CLIENT, "in", "c0"), *((one, "out", "s0") for one in SERVERS)):
             self.ip("middle", f"neigh add {address} lladdr {MACS[far].hex(':')} dev {inner}")
         self.ip("client", "route add default via 10.0.0.1")
@@ -127,7 +111,7 @@ class Testbed:
 
     def start(self, place: str, argv: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
         """Start a command in a namespace; it ends with the test bed."""
-        process = subprocess.Popen(self.command(place, argv), preexec_fn=die_with_parent, **more)  # noqa: PLW1509
+        process = subprocess.Popen([*_DIES_WITH_PARENT, *self.command(place, argv)], **more)
         self.started.append(process)
         return process
 
@@ -145,6 +129,12 @@ class Testbed:
         self.close()
 
 
+def ip_json(*arguments: str) -> list[dict[str, Any]]:
+    """Return what `ip` shows in this process's namespace; nothing if it fails."""
+    done = subprocess.run(["ip", "-j", *arguments], capture_output=True, text=True, check=False)
+    return json.loads(done.stdout) if done.returncode == 0 and done.stdout.strip() else []
+
+
 class Device(NamedTuple):
     """A device that a program can be attached to."""
 
@@ -158,28 +148,24 @@ class Device(NamedTuple):
 
 def check_device(name: str, device_is_mine: bool) -> Device:
     """Return a device of this process's namespace, or raise DeviceError with what to do."""
-    shown = subprocess.run(["ip", "-j", "-d", "addr", "show", "dev", name], capture_output=True, text=True, check=False)
-    if shown.returncode:
+    shown = ip_json("-d", "addr", "show", "dev", name)
+    if not shown:
         raise DeviceError(f"there is no device {name} in this network namespace; `ip link` lists them")
-    link = json.loads(shown.stdout)[0]
-    made_here = link.get("ifalias", "") == ALIAS
-    if not made_here and not device_is_mine:
-        raise DeviceError(
-            f"{name} is not in a namespace that cora made; a mistake there cuts this machine off. "
-            "Add --device-is-mine if the device may be used"
-        )
-    if link.get("xdp"):
-        raise DeviceError(f"{name} already carries an XDP program; remove it with `ip link set {name} xdp off`")
-    if link["mtu"] > LARGEST_MTU:
-        raise DeviceError(
-            f"{name} has an MTU of {link['mtu']}; native XDP takes one page a packet. "
-            f"Set it to {LARGEST_MTU} or less: `ip link set {name} mtu 1500`"
-        )
-    if "UP" not in link["flags"]:
-        raise DeviceError(f"{name} is down; `ip link set {name} up`")
-    if "address" not in link or link.get("link_type") != "ether":
-        raise DeviceError(f"{name} is no Ethernet device")
-    mac = bytes(int(part, 16) for part in link["address"].split(":"))
+    link = shown[0]
+    made_here, mtu = link.get("ifalias", "") == ALIAS, link["mtu"]
+    rules = {
+        "is not in a namespace that cora made; a mistake there cuts this machine off. "
+        "Add --device-is-mine if the device may be used": not made_here and not device_is_mine,
+        f"already carries an XDP program; remove it with `ip link set {name} xdp off`": bool(link.get("xdp")),
+        f"has an MTU of {mtu}; native XDP takes one page a packet. "
+        f"Set it to {LARGEST_MTU} or less: `ip link set {name} mtu 1500`": mtu > LARGEST_MTU,
+        f"is down; `ip link set {name} up`": "UP" not in link["flags"],
+        "is no Ethernet device": "address" not in link or link.get("link_type") != "ether",
+    }
+    for words, broken in rules.items():
+        if broken:
+            raise DeviceError(f"{name} {words}")
+    mac = bytes.fromhex(link["address"].replace(":", ""))
     addressed = any(one["family"] == "inet" for one in link["addr_info"])
     return Device(name, link["ifindex"], mac, link.get("num_rx_queues", 1), addressed, made_here)
 

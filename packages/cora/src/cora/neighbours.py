@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import socket
 import struct
-import subprocess
 from collections.abc import Iterable
 from typing import Any
 
 from cora import bpf
-from cora.namespaces import Device, forwards
+from cora.namespaces import Device, forwards, ip_json
 
 #: `struct cora_shared`: four counters of eight bytes, then 16 bytes a device, then the unknown destination.
 PORTS_OFFSET, PORT_BYTES = 32, 16
 _NETLINK_ROUTE, _RTMGRP_NEIGH = 0, 4
 UNKNOWN_OFFSET = PORTS_OFFSET + 2 * PORT_BYTES
-
-
-def _ip(*arguments: str) -> list[dict[str, Any]]:
-    done = subprocess.run(["ip", "-j", *arguments], capture_output=True, text=True, check=False)
-    return json.loads(done.stdout) if done.returncode == 0 and done.stdout.strip() else []
 
 
 class NextHops:
@@ -56,9 +49,9 @@ class NextHops:
         """Read the kernel's neighbours and write what changed."""
         self.guard = self.keeps_inside and forwards(self.devices[0].name)
         for number, device in enumerate(self.devices):
-            for one in _ip("neigh", "show", "dev", device.name) if self.routed else []:
+            for one in ip_json("neigh", "show", "dev", device.name) if self.routed else []:
                 if "lladdr" in one and ":" not in one["dst"] and "FAILED" not in one.get("state", []):
-                    self._learn(number, one["dst"], bytes(int(part, 16) for part in one["lladdr"].split(":")))
+                    self._learn(number, one["dst"], bytes.fromhex(one["lladdr"].replace(":", "")))
             macs = self.macs[number]
             hop = next(iter(macs)) if macs else bytes(6)
             at = PORTS_OFFSET + number * PORT_BYTES
@@ -76,7 +69,7 @@ class NextHops:
         if not self.routed:
             return
         for address in addresses:
-            for route in _ip("route", "get", address):
+            for route in ip_json("route", "get", address):
                 if route.get("dev") not in {device.name for device in self.devices}:
                     continue
                 hop = route.get("gateway", address)
@@ -93,13 +86,8 @@ class NextHops:
 
     def follow(self, slow: Any) -> None:
         """Resolve the destination of the last packet that found no next hop, if there was one."""
-        unknown = ctypes.c_uint32.in_dll(slow, "cora_unknown_next")
-        wanted = {bytes(self.shared[UNKNOWN_OFFSET : UNKNOWN_OFFSET + 4]), struct.pack("=I", unknown.value)} - {
-            bytes(4)
-        }
-        if not wanted:
-            return
-        self.shared[UNKNOWN_OFFSET : UNKNOWN_OFFSET + 4] = bytes(4)
-        unknown.value = 0
-        self.resolve(socket.inet_ntoa(address) for address in wanted)
-        self.refresh()
+        unknown, here = ctypes.c_uint32.in_dll(slow, "cora_unknown_next"), slice(UNKNOWN_OFFSET, UNKNOWN_OFFSET + 4)
+        if wanted := {bytes(self.shared[here]), struct.pack("=I", unknown.value)} - {bytes(4)}:
+            self.shared[here], unknown.value = bytes(4), 0
+            self.resolve(socket.inet_ntoa(address) for address in wanted)
+            self.refresh()

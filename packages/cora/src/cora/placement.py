@@ -12,10 +12,9 @@ never returns, unless the placement allows bounces. The homes of a table:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cora.program import SKETCH_ROWS, Access, Program, Table, Verdict, adds, successors
+from cora.program import SKETCH_ROWS, Access, Program, Table, Verdict, adds, reads_entry, successors
 
 FAST, SLOW, SPLIT, BOTH = "fast", "slow", "split", "both"
 SPLIT_HEADER_BYTES = 16
@@ -37,36 +36,18 @@ class Placement:
 
     def label(self) -> str:
         """Return the placement as one line."""
-        parts = [f"{name}={home}" for name, home in self.homes.items()]
-        parts = [f"{part}({self.fast_entries[part.split('=')[0]]})" if "=split" in part else part for part in parts]
-        return " ".join(parts)
-
-
-def layout(fields: Iterable[tuple[str, int]], align: int = 1) -> tuple[dict[str, tuple[int, int]], int]:
-    """Return (offset, bytes) by field and the total, laid out as C does.
-
-    Args:
-        fields: Names and widths in bits.
-        align: The total is a multiple of it and of the widest field, in bytes.
-    """
-    offsets: dict[str, tuple[int, int]] = {}
-    at = 0
-    for name, bits in fields:
-        size = bits // 8
-        at = -(-at // size) * size
-        offsets[name] = (at, size)
-        at += size
-        align = max(align, size)
-    return offsets, -(-at // align) * align
+        rooms = {name: f"({entries})" for name, entries in self.fast_entries.items()}
+        return " ".join(f"{name}={home}{rooms.get(name, '')}" for name, home in self.homes.items())
 
 
 def atomic(program: Program, table: Table) -> bool:
-    """Return True if steps change the table's fields without a lock: one instruction adds to a field or stores it."""
-    changed = [
-        (name, one) for at in program.accesses(table.name) for name, one in getattr(program.steps[at], "sets", ())
-    ]
+    """Return True if steps change the table's fields without a lock.
+
+    Each change then is one instruction: it adds to a field of 32 bits or more, or stores what does not read the entry.
+    """
+    changes = [change for step in program.accesses(table.name) for change in step.sets]
     wide = dict(table.value)
-    return program.independent(table.name) and all(wide[name] >= 32 or not adds(name, one) for name, one in changed)
+    return all(wide[name] >= 32 if adds(name, value) else not reads_entry(value) for name, value in changes)
 
 
 def locked(program: Program, table: Table, home: str) -> bool:
@@ -76,16 +57,18 @@ def locked(program: Program, table: Table, home: str) -> bool:
     return home == SPLIT or not atomic(program, table)
 
 
+def header_bytes(program: Program, table: Table, home: str) -> int:
+    """Return the bytes in front of an entry's fields in the fast tier: a lock and the uses of its key."""
+    return SPLIT_HEADER_BYTES if locked(program, table, home) else 0
+
+
 def fast_bytes(program: Program, placement: Placement, table: Table) -> int:
     """Return the bytes of a table's entries in the fast tier, without the kernel's own overhead per entry."""
     home = placement.homes[table.name]
-    if home == SLOW:
-        return 0
-    header = SPLIT_HEADER_BYTES if home == SPLIT or locked(program, table, home) else 0
-    entries = placement.fast_entries.get(table.name, 0) if home == SPLIT else table.entries
+    entries = {SLOW: 0, SPLIT: placement.fast_entries.get(table.name, 0)}.get(home, table.entries)
     if table.kind == "sketch":
         return SKETCH_ROWS * entries * 8
-    return entries * (layout(table.key)[1] + layout(table.value, 8)[1] + header)
+    return entries * (table.key_layout.size + table.value_layout.size + header_bytes(program, table, home))
 
 
 def options(program: Program, table: Table) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -28,6 +28,8 @@ from cora.program import Access, Program, Verdict, successors
 #: Largest number of plans that the exhaustive search tries: ten tables with three choices each.
 MOST_PLANS = 59_049
 SCALE = 1000  # the solver counts in thousandths of a ns
+#: What a split table costs beyond its operations, in ns a packet; it only decides between equal plans.
+SPLIT_NS = 0.001
 
 
 class Node(NamedTuple):
@@ -56,9 +58,9 @@ class Node(NamedTuple):
         return self.fast_ns_by_home[MISS] if choice.home == SPLIT else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Instance:
-    """Everything a search needs, and everything needed to check its answer.
+    """Everything a search needs, and everything needed to check its answer. Methods price many plans at once.
 
     Attributes:
         choices: Choices of each table.
@@ -92,21 +94,107 @@ class Instance:
     limit_slow_ns: float
     weight_of_fast_ns: float
 
-    @cached_property
-    def prices(self) -> Prices:
-        """Costs of plans; made once."""
-        return Prices(self)
+    def __post_init__(self) -> None:
+        """Lay the problem out in arrays: [nodes], [nodes, choices] or [tables, choices]."""
+        self.names, nodes = list(self.choices), self.nodes
+        width = max(map(len, self.choices.values()), default=1)
+        table = {name: number for number, name in enumerate(self.names)}
+        self.table = np.array([table[node.table] for node in nodes], dtype=int)
+        self.parent = np.array([node.parent for node in nodes], dtype=int)
+        self.share = np.array([node.share for node in nodes])
+        self.slow_ns = np.array([node.share * node.slow_ns for node in nodes])
+        self.holds, self.fast_ns = np.zeros((len(nodes), width), dtype=bool), np.zeros((len(nodes), width))
+        depth: list[int] = []
+        for at, node in enumerate(nodes):
+            depth.append(depth[node.parent] + 1 if node.parent >= 0 else 0)
+            for number, choice in enumerate(self.choices[node.table]):
+                self.holds[at, number] = choice.holds(node.rank_bracket)
+                self.fast_ns[at, number] = node.share * node.fast_part(choice)
+        self.levels = [np.flatnonzero(np.equal(depth, level)) for level in range(max(depth, default=-1) + 1)]
+
+        def filled(value: Callable[[str, int, Choice], float]) -> np.ndarray:
+            out = np.zeros((len(self.names), width))
+            for name, found in self.choices.items():
+                for number, choice in enumerate(found):
+                    out[table[name], number] = value(name, number, choice)
+            return out
+
+        self.exists = filled(lambda *_: 1) > 0
+        self.bytes = filled(lambda name, number, _: self.fast_bytes[name][number])
+        self.rooms = filled(lambda name, number, _: self.entries[name][number])
+        self.code = filled(lambda name, _, choice: self.instructions[name] * (choice.home != SLOW))
+        self.is_fast = filled(lambda *one: one[2].home == FAST) > 0
+        self.is_split = filled(lambda *one: one[2].home == SPLIT)
+        self.crosses = filled(lambda *one: one[2].home in {SLOW, SPLIT}) > 0
+        self.first = np.array([table[one] for one, _ in self.no_fast_after], dtype=int)
+        self.second = np.array([table[one] for _, one in self.no_fast_after], dtype=int)
+        self.stays = np.array([table[one] for one in self.never_slow], dtype=int)
+        self.earlier = np.zeros((len(self.names), len(self.names)), dtype=bool)
+        self.earlier[self.second, self.first] = True
+        for number in range(len(self.names)):  # what comes before a table that comes before
+            self.earlier |= self.earlier[:, [number]] & self.earlier[number]
+
+    def row(self, chosen: dict[str, Choice]) -> np.ndarray:
+        """Return a plan as a row of choice numbers: int [1, tables]."""
+        return np.array([[self.choices[name].index(chosen[name]) for name in self.names]], dtype=int)
+
+    def plan(self, row: np.ndarray) -> dict[str, Choice]:
+        """Return the plan that a row stands for: int [tables]."""
+        return {name: self.choices[name][number] for name, number in zip(self.names, row.tolist(), strict=True)}
+
+    def evaluate(self, plans: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return fast ns, slow ns and the share of crossing packets of each plan: float [plans] each."""
+        nodes, taken = np.arange(len(self.table)), plans[:, self.table]
+        crosses_here = ~self.holds[nodes, taken]
+        slow = np.zeros((len(plans), len(nodes) + 1), dtype=bool)  # the last column stands for "no parent"
+        for level in self.levels:
+            slow[:, level] = slow[:, self.parent[level]] | crosses_here[:, level]
+        before, slow = slow[:, self.parent], slow[:, :-1]
+        cross = (slow & ~before) @ self.share
+        fast = self.base_fast_ns + np.where(before, 0.0, self.fast_ns[nodes, taken]).sum(axis=1)
+        fast += cross * self.crossing_fast_ns
+        return fast, slow @ self.slow_ns + cross * self.crossing_slow_ns, cross
+
+    def broken(self, plans: np.ndarray, fast: np.ndarray, slow: np.ndarray) -> dict[str, np.ndarray]:
+        """Return each rule in words, with the plans that break it: bool [plans]."""
+        limits, at = self.limits, (np.arange(len(self.names)), plans)
+        crosses, is_fast = self.crosses[at], self.is_fast[at]
+        size, rooms, code = (part[at].sum(axis=1) for part in (self.bytes, self.rooms, self.code))
+        disordered = (is_fast[:, self.second] & crosses[:, self.first]).any(axis=1)
+        needs = "ns a packet at this rate and needs more"
+        return {
+            "a table is fast, but packets come to it after one where they may have crossed": disordered,
+            "packets may go up to the stack after a table that is not fast": crosses[:, self.stays].any(axis=1),
+            f"the tables take more than {limits.bytes:,} bytes of the fast tier": size > limits.bytes,
+            f"the tables have more than {limits.entries:,} entries in the fast tier": rooms > limits.entries,
+            f"the fast tier takes more than {limits.instructions:,} instructions": code
+            > limits.instructions - self.instructions[""],
+            f"the fast tier has {self.limit_fast_ns:.0f} {needs}": fast > self.limit_fast_ns,
+            f"the slow tier has {self.limit_slow_ns:.0f} {needs}": slow > self.limit_slow_ns,
+        }
+
+    def price(self, plans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what the searches minimise, and the same but infinite for plans that break a rule: float [plans].
+
+        Of plans that cost the same, those with fewer splits are cheaper: packets that cross before they come to a split
+        table would pull each key down again that was moved up.
+        """
+        fast, slow, _ = self.evaluate(plans)
+        splits = self.is_split[np.arange(len(self.names)), plans].sum(axis=1)
+        cost = np.asarray(slow + self.weight_of_fast_ns * fast + SPLIT_NS * splits)
+        broken = np.any(list(self.broken(plans, fast, slow).values()), axis=0)
+        return cost, np.asarray(np.where(broken, np.inf, cost))
 
     def cost(self, chosen: dict[str, Choice]) -> Cost:
         """Return what a plan costs."""
-        fast, slow, cross = (float(one[0]) for one in self.prices.evaluate(self.prices.row(chosen)))
+        fast, slow, cross = (float(one[0]) for one in self.evaluate(self.row(chosen)))
         return Cost(slow + self.weight_of_fast_ns * fast, fast, slow, cross)
 
     def broken_rule(self, chosen: dict[str, Choice]) -> str:
         """Return which limit or order a plan breaks, or ""."""
-        plan = self.prices.row(chosen)
-        fast, slow, _ = self.prices.evaluate(plan)
-        return next((words for words, plans in self.prices.broken(plan, fast, slow).items() if plans[0]), "")
+        plan = self.row(chosen)
+        fast, slow, _ = self.evaluate(plan)
+        return next((words for words, plans in self.broken(plan, fast, slow).items() if plans[0]), "")
 
     def to_json(self) -> dict[str, Any]:
         """Return the instance with one record for each option of a table, for others to check a plan."""
@@ -153,7 +241,6 @@ class Problem:
         limits: What the fast tier can hold.
         cores: Cores of the fast and the slow tier.
         rate_per_s: Packets a second that both tiers must take; 0 for no such limit.
-        weight_fast: Weight of a fast-tier ns beside a slow-tier one.
         homes: Settled tables, each TABLE=HOME[:ENTRIES].
     """
 
@@ -163,7 +250,6 @@ class Problem:
     limits: Limits
     cores: tuple[float, float] = (1.0, 1.0)
     rate_per_s: float = 0.0
-    weight_fast: float = 0.1
     homes: tuple[str, ...] = ()
 
     def _choices(self) -> dict[str, list[Choice]]:
@@ -213,7 +299,7 @@ class Problem:
             instructions={"": bare, **{name: instructions(program, (name,)) - bare for name in options}},
             limit_fast_ns=budget * self.cores[0],
             limit_slow_ns=budget * self.cores[1],
-            weight_of_fast_ns=self.weight_fast,
+            weight_of_fast_ns=0.1,
         )
 
 
@@ -260,268 +346,123 @@ def _trie(program: Program, profile: Profile, costs: Costs) -> tuple[float, list
     return base + costs.network.get("fast", 0.0), nodes
 
 
-class Prices:
-    """Costs of an instance's plans, many at once. A plan is a row of choice numbers: int [plans, tables].
+def search(instance: Instance, engine: str = "exact", limit_s: float = 10.0) -> Plan:
+    """Return the cheapest plan that an engine finds; the exact one stops after `limit_s` seconds.
 
-    Args:
-        instance: The search problem.
+    Raises:
+        NoPlan: No plan meets the limits.
     """
-
-    def __init__(self, instance: Instance) -> None:
-        self.instance, self.names = instance, list(instance.choices)
-        nodes, width = instance.nodes, max((len(found) for found in instance.choices.values()), default=1)
-        table = {name: number for number, name in enumerate(self.names)}
-        self.table = np.array([table[node.table] for node in nodes], dtype=int)
-        self.parent = np.array([node.parent for node in nodes], dtype=int)
-        self.share = np.array([node.share for node in nodes])
-        self.slow = np.array([node.share * node.slow_ns for node in nodes])
-        self.holds = np.zeros((len(nodes), width), dtype=bool)
-        self.fast = np.zeros((len(nodes), width))
-        depth: list[int] = []
-        for at, node in enumerate(nodes):
-            depth.append(depth[node.parent] + 1 if node.parent >= 0 else 0)
-            for number, choice in enumerate(instance.choices[node.table]):
-                self.holds[at, number] = choice.holds(node.rank_bracket)
-                self.fast[at, number] = node.share * node.fast_part(choice)
-        levels = np.array(depth, dtype=int)
-        self.levels = [np.flatnonzero(levels == level) for level in range(max(depth, default=-1) + 1)]
-
-        def filled(value: Callable[[str, int, Choice], float]) -> np.ndarray:
-            out = np.zeros((len(self.names), width))
-            for name, found in instance.choices.items():
-                for number, choice in enumerate(found):
-                    out[table[name], number] = value(name, number, choice)
-            return out
-
-        self.bytes = filled(lambda name, number, _: instance.fast_bytes[name][number])
-        self.entries = filled(lambda name, number, _: instance.entries[name][number])
-        self.code = filled(lambda name, _, choice: instance.instructions[name] * (choice.home != SLOW))
-        self.is_fast = filled(lambda *one: one[2].home == FAST) > 0
-        self.crosses = filled(lambda *one: one[2].home in {SLOW, SPLIT}) > 0
-        self.first = np.array([table[one] for one, _ in instance.no_fast_after], dtype=int)
-        self.second = np.array([table[one] for _, one in instance.no_fast_after], dtype=int)
-        self.exists = filled(lambda *_: 1) > 0
-        self.earlier = np.zeros((len(self.names), len(self.names)), dtype=bool)
-        self.earlier[self.second, self.first] = True
-        for one in range(len(self.names)):  # what comes before a table that comes before
-            self.earlier |= self.earlier[:, [one]] & self.earlier[one]
-        self.stays = np.array([table[one] for one in instance.never_slow], dtype=int)
-
-    def row(self, chosen: dict[str, Choice]) -> np.ndarray:
-        """Return a plan as a row: int [1, tables]."""
-        return np.array([[self.instance.choices[name].index(chosen[name]) for name in self.names]], dtype=int)
-
-    def choices(self, row: np.ndarray) -> dict[str, Choice]:
-        """Return the plan that a row stands for."""
-        return {
-            name: self.instance.choices[name][number] for name, number in zip(self.names, row.tolist(), strict=True)
-        }
-
-    def evaluate(self, plans: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return fast ns, slow ns and the share of crossing packets of each plan: float [plans] each."""
-        nodes, taken = np.arange(len(self.table)), plans[:, self.table]
-        crosses_here = ~self.holds[nodes, taken]
-        slow = np.zeros((len(plans), len(nodes) + 1), dtype=bool)  # the last column stands for "no parent"
-        for level in self.levels:
-            slow[:, level] = slow[:, self.parent[level]] | crosses_here[:, level]
-        before, slow = slow[:, self.parent], slow[:, :-1]
-        cross = (slow & ~before) @ self.share
-        fast = self.instance.base_fast_ns + np.where(before, 0.0, self.fast[nodes, taken]).sum(axis=1)
-        fast += cross * self.instance.crossing_fast_ns
-        return fast, slow @ self.slow + cross * self.instance.crossing_slow_ns, cross
-
-    def broken(self, plans: np.ndarray, fast: np.ndarray, slow: np.ndarray) -> dict[str, np.ndarray]:
-        """Return each rule in words, with the plans that break it: bool [plans]."""
-        one, limits, tables = self.instance, self.instance.limits, np.arange(len(self.names))
-        crosses = self.crosses[tables, plans]
-        is_fast = self.is_fast[tables, plans]
-        code = self.code[tables, plans].sum(axis=1) + one.instructions[""]
-        return {
-            "a table is fast, but packets come to it after one where they may have crossed": (
-                is_fast[:, self.second] & crosses[:, self.first]
-            ).any(axis=1),
-            "packets may go up to the stack after a table that is not fast": crosses[:, self.stays].any(axis=1),
-            f"the tables take more than {limits.bytes:,} bytes of the fast tier": (
-                self.bytes[tables, plans].sum(axis=1) > limits.bytes
-            ),
-            f"the tables have more than {limits.entries:,} entries in the fast tier": (
-                self.entries[tables, plans].sum(axis=1) > limits.entries
-            ),
-            f"the fast tier takes more than {limits.instructions:,} instructions": code > limits.instructions,
-            f"the fast tier has {one.limit_fast_ns:.0f} ns a packet at this rate and needs more": (
-                fast > one.limit_fast_ns
-            ),
-            f"the slow tier has {one.limit_slow_ns:.0f} ns a packet at this rate and needs more": (
-                slow > one.limit_slow_ns
-            ),
-        }
-
-    def price(self, plans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what the searches minimise, and the same but infinite for plans that break a rule: float [plans]."""
-        fast, slow, _ = self.evaluate(plans)
-        cost = np.asarray(slow + self.instance.weight_of_fast_ns * fast)
-        broken = np.any(list(self.broken(plans, fast, slow).values()), axis=0)
-        return cost, np.asarray(np.where(broken, np.inf, cost))
-
-
-def search(
-    instance: Instance, engine: str = "exact", limit_s: float = 10.0, start: dict[str, Choice] | None = None
-) -> Plan:
-    """Return the cheapest plan that an engine finds."""
     if engine == "exact":
         import ortools.sat.python.cp_model  # noqa: F401 - loading the solver is no part of the search
 
     begin = time.perf_counter()
-    if engine == "exact":
-        chosen, optimal = _exact(instance, limit_s)
-    elif engine == "exhaustive":
-        chosen, optimal = _exhaustive(instance), True
-    elif engine == "greedy":
-        chosen, optimal = _greedy(instance, start), False
-    else:
-        raise BadInput(f"unknown engine {engine!r}; use exact, exhaustive or greedy")
-    chosen = _without_idle_splits(instance, chosen)
-    seconds = time.perf_counter() - begin
-    return Plan(chosen, instance.cost(chosen), engine, seconds, optimal)
+    engines: dict[str, Callable[[], tuple[np.ndarray | None, bool]]] = {
+        "exact": lambda: _exact(instance, limit_s),
+        "exhaustive": lambda: (_exhaustive(instance), True),
+        "greedy": lambda: (_greedy(instance), False),
+    }
+    if engine not in engines:
+        raise BadInput(f"unknown engine {engine!r}; use {', '.join(engines)}")
+    row, optimal = engines[engine]()
+    if row is None:
+        slow = {name: found[0] if found[0].home == SLOW else found[-1] for name, found in instance.choices.items()}
+        reason = instance.broken_rule(slow) or "the limits exclude each other"
+        raise NoPlan(f"no plan meets the limits; with every table slow, {reason}. Lower --rate or give more cores")
+    chosen = instance.plan(row)
+    return Plan(chosen, instance.cost(chosen), engine, time.perf_counter() - begin, optimal)
 
 
-def _without_idle_splits(instance: Instance, chosen: dict[str, Choice]) -> dict[str, Choice]:
-    """Return a plan of the same cost without splits that save nothing.
-
-    Packets that cross before they come to such a table would pull each key down again that was moved up.
-    """
-    used = {node.table for node in instance.nodes}
-    for name, choice in chosen.items():
-        slow = next((one for one in instance.choices[name] if one.home == SLOW), choice)
-        if choice.home == SPLIT and name in used and slow != choice:
-            other = {**chosen, name: slow}
-            same = instance.cost(other).cost_ns <= instance.cost(chosen).cost_ns + 1e-6
-            chosen = other if same and not instance.broken_rule(other) else chosen
-    return chosen
-
-
-def _no_plan(instance: Instance) -> NoPlan:
-    slow = {name: found[0] if found[0].home == SLOW else found[-1] for name, found in instance.choices.items()}
-    reason = instance.broken_rule(slow) or "the limits exclude each other"
-    return NoPlan(f"no plan meets the limits; with every table slow, {reason}. Lower --rate or give more cores")
-
-
-def _exhaustive(instance: Instance) -> dict[str, Choice]:
-    sizes = [len(instance.choices[name]) for name in instance.prices.names]
+def _exhaustive(instance: Instance) -> np.ndarray | None:
+    sizes = [len(found) for found in instance.choices.values()]
     count = math.prod(sizes)
     if count > MOST_PLANS:
         raise BadInput(f"{count:,} plans are too many for an exhaustive search (at most {MOST_PLANS:,}); use exact")
     plans = np.array(np.unravel_index(np.arange(count), sizes)).T
-    prices = np.concatenate([instance.prices.price(part)[1] for part in np.array_split(plans, -(-count // 2048))])
-    if not np.isfinite(prices).any():
-        raise _no_plan(instance)
-    return instance.prices.choices(plans[prices.argmin()])
+    prices = np.concatenate([instance.price(part)[1] for part in np.array_split(plans, -(-count // 2048))])
+    return plans[prices.argmin()] if np.isfinite(prices).any() else None
 
 
-def _exact(instance: Instance, limit_s: float) -> tuple[dict[str, Choice], bool]:
+def _exact(instance: Instance, limit_s: float) -> tuple[np.ndarray | None, bool]:
+    """Solve with a variable for each table's choice, and one for each node: packets are slow there."""
     from ortools.sat.python import cp_model
 
-    model = cp_model.CpModel()
-    x = {
-        (name, number): model.new_bool_var(f"{name}.{choice.home}.{choice.entries}")
-        for name, found in instance.choices.items()
-        for number, choice in enumerate(found)
-    }
-    for name, found in instance.choices.items():
-        model.add_exactly_one(x[(name, number)] for number in range(len(found)))
+    one, model = instance, cp_model.CpModel()
+    numbers = [np.flatnonzero(row).tolist() for row in one.exists]
+    x = {(table, i): model.new_bool_var("") for table, found in enumerate(numbers) for i in found}
 
-    def those(name: str, homes: Iterable[str]) -> list[Any]:
-        return [x[(name, number)] for number, one in enumerate(instance.choices[name]) if one.home in homes]
+    def total(weights: np.ndarray, table: int | None = None) -> Any:
+        return sum(int(weights[at]) * var for at, var in x.items() if table in {None, at[0]})
 
-    for first, second in instance.no_fast_after:
-        for fast in those(second, (FAST,)):
-            model.add(sum(those(first, (SLOW, SPLIT))) == 0).only_enforce_if(fast)
-    for name in instance.never_slow:
-        model.add(sum(those(name, (SLOW, SPLIT))) == 0)
-    model.add(sum(instance.fast_bytes[n][i] * var for (n, i), var in x.items()) <= instance.limits.bytes)
-    model.add(sum(instance.entries[n][i] * var for (n, i), var in x.items()) <= instance.limits.entries)
-    inside = [instance.instructions[n] * var for n in instance.choices for var in those(n, (FAST, SPLIT, BOTH))]
-    model.add(sum(inside) + instance.instructions[""] <= instance.limits.instructions)
-    fast, slow = _solver_costs(instance, model, x)
-    scaled = int(instance.weight_of_fast_ns * 1000)
-    model.add(sum(fast) + int(instance.base_fast_ns * SCALE) <= int(min(instance.limit_fast_ns, 1e9) * SCALE))
-    model.add(sum(slow) <= int(min(instance.limit_slow_ns, 1e9) * SCALE))
-    model.minimize(1000 * sum(slow) + scaled * sum(fast))
-    try:
-        for name, choice in _greedy(instance, None).items():
-            for number, one in enumerate(instance.choices[name]):
-                model.add_hint(x[(name, number)], one == choice)
-    except NoPlan:
-        pass  # the greedy search gives up sooner than the solver
+    for table, found in enumerate(numbers):
+        model.add_exactly_one(x[(table, i)] for i in found)
+    for first, second in zip(one.first, one.second, strict=True):
+        model.add(total(one.crosses, first) + total(one.is_fast, second) <= 1)
+    for table in one.stays:
+        model.add(total(one.crosses, table) == 0)
+    model.add(total(one.bytes) <= one.limits.bytes)
+    model.add(total(one.rooms) <= one.limits.entries)
+    model.add(total(one.code) + one.instructions[""] <= one.limits.instructions)
+    fast, slow, here = [int(one.base_fast_ns * SCALE)], list[Any](), list[Any]()
+    for at, (table, parent) in enumerate(zip(one.table.tolist(), one.parent.tolist(), strict=True)):
+        before = here[parent] if parent >= 0 else 0
+        crossing = sum(x[(table, i)] for i in numbers[table] if not one.holds[at, i])
+        here.append(model.new_bool_var(""))
+        model.add(here[at] >= before)
+        model.add(here[at] >= crossing)
+        model.add(here[at] <= before + crossing)
+        slow.append(round(one.slow_ns[at] * SCALE) * here[at])
+        slow.append(round(one.share[at] * one.crossing_slow_ns * SCALE) * (here[at] - before))
+        fast.append(round(one.share[at] * one.crossing_fast_ns * SCALE) * (here[at] - before))
+        for i in numbers[table]:
+            if ns := round(one.fast_ns[at, i] * SCALE):
+                # The operation runs in the fast tier where the table is so and packets have not crossed before.
+                taken = model.new_bool_var("")
+                model.add(taken >= x[(table, i)] - (here[at] if one.holds[at, i] else before))
+                fast.append(ns * taken)
+    model.add(sum(fast) <= int(min(one.limit_fast_ns, 1e9) * SCALE))
+    model.add(sum(slow) <= int(min(one.limit_slow_ns, 1e9) * SCALE))
+    model.minimize(
+        1000 * sum(slow)
+        + int(one.weight_of_fast_ns * 1000) * sum(fast)
+        + int(SPLIT_NS * SCALE * 1000) * total(one.is_split)
+    )
+    if (hint := _greedy(instance)) is not None:  # it gives up sooner than the solver
+        for (table, i), var in x.items():
+            model.add_hint(var, bool(hint[table] == i))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = limit_s
     solver.parameters.num_workers = 2
     status = solver.solve(model)
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
-        raise _no_plan(instance)
-    chosen = {
-        name: found[[solver.boolean_value(x[(name, i)]) for i in range(len(found))].index(True)]
-        for name, found in instance.choices.items()
-    }
-    return chosen, status == cp_model.OPTIMAL
-
-
-def _solver_costs(instance: Instance, model: Any, x: dict[tuple[str, int], Any]) -> tuple[list[Any], list[Any]]:
-    """Return terms of the fast and slow cost; a node's variable is true where packets are slow there."""
-    fast: list[Any] = []
-    slow: list[Any] = []
-    variables: list[Any] = []
-
-    def milli(weight: float, ns: float) -> int:
-        return round(weight * ns * SCALE)
-
-    for number, node in enumerate(instance.nodes):
-        found = instance.choices[node.table]
-        crossing = [x[(node.table, i)] for i, one in enumerate(found) if not one.holds(node.rank_bracket)]
-        parent = variables[node.parent] if node.parent >= 0 else 0
-        here = model.new_bool_var(f"slow{number}")
-        model.add(here >= parent)
-        model.add(here >= sum(crossing))
-        model.add(here <= parent + sum(crossing))
-        variables.append(here)
-        slow.append(milli(node.share, node.slow_ns) * here)
-        slow.append(milli(node.share, instance.crossing_slow_ns) * (here - parent))
-        fast.append(milli(node.share, instance.crossing_fast_ns) * (here - parent))
-        for i, one in enumerate(found):
-            stays = one.holds(node.rank_bracket)
-            if not milli(node.share, node.fast_part(one)):
-                continue
-            taken = model.new_bool_var("")
-            # The operation runs in the fast tier where the table is so and packets have not crossed before.
-            model.add(taken >= x[(node.table, i)] - (here if stays else parent))
-            fast.append(milli(node.share, node.fast_part(one)) * taken)
-    return fast, slow
+        return None, False
+    row = [next(i for i in found if solver.boolean_value(x[(table, i)])) for table, found in enumerate(numbers)]
+    return np.array(row), status == cp_model.OPTIMAL
 
 
 #: Seconds of CPU after which the greedy search takes the best plan that it has.
 GREEDY_S = 0.008
 
 
-def _greedy(instance: Instance, start: dict[str, Choice] | None) -> dict[str, Choice]:
-    """Climb from the plan that is given, or from all fast made to fit; from all slow where that leads nowhere."""
-    deadline, prices = time.thread_time() + GREEDY_S, instance.prices
-    stays = np.isin(np.arange(len(prices.names)), prices.stays) | prices.earlier[prices.stays].any(axis=0)
-    slow = np.where(stays, prices.is_fast.argmax(axis=1), prices.crosses.argmax(axis=1))
-    for begin in (prices.row(start)[0] if start else _shrunk(prices, deadline), slow):
-        plan = _climb(prices, begin, deadline)
-        if np.isfinite(prices.price(plan[None])[1][0]):
-            return prices.choices(plan)
-    raise _no_plan(instance)
+def _greedy(instance: Instance) -> np.ndarray | None:
+    """Climb from all fast made to fit; from all slow where that leads nowhere."""
+    deadline = time.thread_time() + GREEDY_S
+    stays = np.isin(np.arange(len(instance.names)), instance.stays) | instance.earlier[instance.stays].any(axis=0)
+    slow = np.where(stays, instance.is_fast.argmax(axis=1), instance.crosses.argmax(axis=1))
+    for begin in (_shrunk(instance, deadline), slow):
+        plan = _climb(instance, begin, deadline)
+        if np.isfinite(instance.price(plan[None])[1][0]):
+            return plan
+    return None
 
 
-def _climb(prices: Prices, plan: np.ndarray, deadline: float) -> np.ndarray:
+def _climb(instance: Instance, plan: np.ndarray, deadline: float) -> np.ndarray:
     """Change one table at a time, or a run of the best changes, or make room for one, until nothing saves any more."""
-    (cost,), (price,) = prices.price(plan[None])
+    (cost,), (price,) = instance.price(plan[None])
     while time.thread_time() < deadline:
-        tried, freed = _changes(prices, plan)
+        tried, freed = _changes(instance, plan)
         if not len(tried):
             break
-        costs, after = prices.price(tried)
+        costs, after = instance.price(tried)
         order = np.argsort(after)
         run = [plan]
         for index in order[after[order] < price][: len(plan)]:  # the best changes on top of each other
@@ -529,32 +470,32 @@ def _climb(prices: Prices, plan: np.ndarray, deadline: float) -> np.ndarray:
         room = np.argsort(np.where(freed > 0, (costs - cost) / np.maximum(freed, 1), np.inf))[:10]
         swaps = [np.where(tried[i] != plan, tried[i], tried[j]) for i in np.argsort(costs)[:10] for j in room]
         candidates = np.array([tried[order[0]], *run, *swaps])
-        costs, found = prices.price(candidates)
+        costs, found = instance.price(candidates)
         if not found.min() < price - 1e-9:
             break
         plan, cost, price = candidates[found.argmin()], costs[found.argmin()], found.min()
     return plan
 
 
-def _changes(prices: Prices, plan: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _changes(instance: Instance, plan: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return plans that differ in one table, others following where the order asks for it, and the bytes they free."""
     tables = np.arange(len(plan))
-    table, number = np.nonzero(prices.exists & (np.arange(prices.exists.shape[1]) != plan[:, None]))
+    table, number = np.nonzero(instance.exists & (np.arange(instance.exists.shape[1]) != plan[:, None]))
     found = np.repeat(plan[None], len(table), axis=0)
     found[np.arange(len(table)), table] = number
-    before = prices.earlier[table] & prices.crosses[tables, plan] & prices.is_fast[table, number][:, None]
-    after = prices.earlier.T[table] & prices.is_fast[tables, plan] & prices.crosses[table, number][:, None]
-    found = np.where(before, prices.is_fast.argmax(axis=1), np.where(after, prices.crosses.argmax(axis=1), found))
-    return found, prices.bytes[tables, plan].sum() - prices.bytes[tables, found].sum(axis=1)
+    before = instance.earlier[table] & instance.crosses[tables, plan] & instance.is_fast[table, number][:, None]
+    after = instance.earlier.T[table] & instance.is_fast[tables, plan] & instance.crosses[table, number][:, None]
+    found = np.where(before, instance.is_fast.argmax(axis=1), np.where(after, instance.crosses.argmax(axis=1), found))
+    return found, instance.bytes[tables, plan].sum() - instance.bytes[tables, found].sum(axis=1)
 
 
-def _shrunk(prices: Prices, deadline: float) -> Any:
+def _shrunk(instance: Instance, deadline: float) -> Any:
     """Return a plan from all fast, by taking out what costs least for each byte until the tables fit: int [tables]."""
-    plan = prices.is_fast.argmax(axis=1)
-    left = prices.bytes[np.arange(len(plan)), plan].sum() - prices.instance.limits.bytes
+    plan = instance.is_fast.argmax(axis=1)
+    left = instance.bytes[np.arange(len(plan)), plan].sum() - instance.limits.bytes
     while left > 0 and time.thread_time() < deadline:
-        tried, freed = _changes(prices, plan)
-        costs, cost = prices.price(tried)[0], prices.price(plan[None])[0]
+        tried, freed = _changes(instance, plan)
+        costs, cost = instance.price(tried)[0], instance.price(plan[None])[0]
         best = np.where(freed > 0, (costs - cost) / np.maximum(freed, 1), np.inf).argmin()
         if freed[best] <= 0:
             break
@@ -564,13 +505,19 @@ def _shrunk(prices: Prices, deadline: float) -> Any:
 
 def simple_plans(program: Program, instance: Instance) -> dict[str, dict[str, Choice]]:
     """Return the plans that people make by hand, those that are possible: names as in the documentation."""
-    slow = {name: next((c for c in found if c.home == SLOW), found[0]) for name, found in instance.choices.items()}
-    fast = {name: next((c for c in found if c.home == FAST), found[0]) for name, found in instance.choices.items()}
-    config = {name: next((c for c in found if c.home == BOTH), slow[name]) for name, found in instance.choices.items()}
-    split = {name: [c for c in found if c.home == SPLIT] for name, found in instance.choices.items()}
-    plans = {"all slow": slow, "all fast": fast}
-    plans["by traffic"] = {name: split[name][0] if split[name] else config[name] for name in slow}
-    plans["first packet, then cached"] = {name: split[name][-1] if split[name] else config[name] for name in slow}
-    state = {name: fast[name] if program.tables[name].storage == "array" else slow[name] for name in slow}
-    plans["by state"] = state
+
+    def pick(name: str, *homes: str, largest: bool = False) -> Choice:
+        """Return the first of the homes that a table can have, with the smallest or largest room."""
+        found = [choice for home in homes for choice in instance.choices[name] if choice.home == home]
+        same = [choice for choice in found if choice.home == found[0].home] or instance.choices[name][:1]
+        return same[-1] if largest else same[0]
+
+    arrays = {name for name, table in program.tables.items() if table.storage == "array"}
+    plans = {
+        "all slow": {name: pick(name, SLOW) for name in instance.choices},
+        "all fast": {name: pick(name, FAST) for name in instance.choices},
+        "by traffic": {name: pick(name, SPLIT, BOTH, SLOW) for name in instance.choices},
+        "first packet, then cached": {name: pick(name, SPLIT, BOTH, SLOW, largest=True) for name in instance.choices},
+        "by state": {name: pick(name, FAST if name in arrays else SLOW) for name in instance.choices},
+    }
     return {name: plan for name, plan in plans.items() if not why_illegal(program, placement_of(plan))}

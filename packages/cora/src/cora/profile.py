@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,18 +98,22 @@ def make_profile(program: Program, packets: Sequence[Packet], warm: float = 0.25
     """
     if not packets:
         raise BadInput("the trace has no packets of a supported kind")
-    runs: list[Run] = []
-    interpreter = Interpreter(program)
-    skip = int(len(packets) * warm)
-    for packet in packets:
-        run: Run = []
+    interpreter, skip = Interpreter(program), int(len(packets) * warm)
+    runs: list[Run] = [[] for _ in packets]
+    for packet, run in zip(packets, runs, strict=True):
         interpreter.visit = lambda *visit, run=run: run.append(visit)
         interpreter.run(packet.frame, packet.port, packet.time_ns)
-        runs.append(run)
     runs, counted = runs[skip:], len(packets) - skip
-    popularity = _popularity(program, runs)
     visits = Counter(at for run in runs for at, _, _ in run)
     taken = Counter(at for run in runs for at, took, _ in run if took)
+    steps = {at: step for at, step in enumerate(program.steps) if isinstance(step, Access)}
+    keys: dict[int, Counter[Key]] = {at: Counter() for at in steps}
+    counts: dict[str, Counter[Key]] = {name: Counter() for name in program.tables}
+    for at, _, key in (visit for run in runs for visit in run if visit[0] in steps):
+        keys[at][key] += 1
+        counts[steps[at].table][key] += 1
+    # Each key's rank by table, 0 being the most frequent.
+    ranks = {name: {key: rank for rank, (key, _) in enumerate(one.most_common())} for name, one in counts.items()}
     branches = [at for at, step in enumerate(program.steps) if isinstance(step, Branch)]
     duration = max(1, packets[-1].time_ns - packets[skip].time_ns) / 1e9
     gaps = np.diff([packet.time_ns for packet in packets[skip:]]) if counted > 2 else np.array([1.0])
@@ -123,40 +127,23 @@ def make_profile(program: Program, packets: Sequence[Packet], warm: float = 0.25
         burstiness=float(np.std(gaps) / max(np.mean(gaps), 1e-9)),
         visits={at: count / counted for at, count in sorted(visits.items())},
         taken={at: taken[at] / visits[at] for at in branches if visits[at]},
-        uses=tuple(_uses(program, runs, taken, counted)),
-        classes=tuple(_classes(program, runs, popularity, counted)),
+        uses=tuple(_use(at, steps[at].table, found, taken[at], counted) for at, found in keys.items() if found),
+        classes=tuple(_classes(steps, runs, ranks, counted)),
     )
 
 
-def _popularity(program: Program, runs: Iterable[Run]) -> dict[str, dict[Key, int]]:
-    """Return each key's rank by table, 0 being the most frequent."""
-    counts: dict[str, Counter[Key]] = {name: Counter() for name in program.tables}
-    for run in runs:
-        for at, _, key in run:
-            if isinstance(step := program.steps[at], Access):
-                counts[step.table][key] += 1
-    return {name: {key: rank for rank, (key, _) in enumerate(one.most_common())} for name, one in counts.items()}
-
-
-def _uses(program: Program, runs: Iterable[Run], taken: Counter[int], counted: int) -> Iterator[StepUse]:
-    keys: dict[int, Counter[Key]] = {}
-    for run in runs:
-        for at, _, key in run:
-            keys.setdefault(at, Counter())[key] += 1
-    for at in sorted(keys):
-        if not isinstance(step := program.steps[at], Access):
-            continue
-        counts = np.array(sorted(keys[at].values(), reverse=True), dtype=float)
-        share = counts / counts.sum()
-        yield StepUse(
-            step=at,
-            table=step.table,
-            share=float(counts.sum() / counted),
-            hit_share=float(taken[at] / counts.sum()),
-            keys=len(counts),
-            working_set=float(np.exp(-(share * np.log(share)).sum())),
-            skew=zipf_exponent(counts),
-        )
+def _use(at: int, table: str, keys: Counter[Key], hits: int, counted: int) -> StepUse:
+    counts = np.array(sorted(keys.values(), reverse=True), dtype=float)
+    share = counts / counts.sum()
+    return StepUse(
+        step=at,
+        table=table,
+        share=float(counts.sum() / counted),
+        hit_share=float(hits / counts.sum()),
+        keys=len(counts),
+        working_set=float(np.exp(-(share * np.log(share)).sum())),
+        skew=zipf_exponent(counts),
+    )
 
 
 def zipf_exponent(counts: np.ndarray) -> float:
@@ -174,18 +161,19 @@ def zipf_exponent(counts: np.ndarray) -> float:
 
 
 def _classes(
-    program: Program, runs: Iterable[Run], popularity: dict[str, dict[Key, int]], counted: int
+    steps: dict[int, Access], runs: Iterable[Run], ranks: dict[str, dict[Key, int]], counted: int
 ) -> list[PacketClass]:
     found: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
     for run in runs:
-        ranks = []
-        for at, hit, key in run:
-            if isinstance(step := program.steps[at], Access):
-                # A key that is not in its table yet is created by the slow tier, whatever its rank will be.
-                ranks.append(bisect_right(SPLITS, popularity[step.table][key]) if hit else len(SPLITS))
-        found[(tuple(at for at, _, _ in run), tuple(ranks))] += 1
+        brackets = tuple(
+            # A key that is not in its table yet is created by the slow tier, whatever its rank will be.
+            bisect_right(SPLITS, ranks[steps[at].table][key]) if hit else len(SPLITS)
+            for at, hit, key in run
+            if at in steps
+        )
+        found[(tuple(at for at, _, _ in run), brackets)] += 1
     kept = dict(found.most_common(MOST_CLASSES))
-    first = {steps: (steps, ranks) for steps, ranks in reversed(kept)}
+    first = {path: (path, brackets) for path, brackets in reversed(kept)}
     for one, count in found.most_common()[MOST_CLASSES:]:
         kept[first.get(one[0], next(iter(kept)))] += count
-    return [PacketClass(count / counted, steps, ranks) for (steps, ranks), count in kept.items()]
+    return [PacketClass(count / counted, path, brackets) for (path, brackets), count in kept.items()]

@@ -8,20 +8,34 @@ by the builder, so that every program ends.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partialmethod
+from struct import Struct
+from typing import Any
 
 from cora.errors import BadProgram
-from cora.expressions import Expr, FieldOf, Local, Now, Old, Value, leaves, lift
+from cora.expressions import Expr, FieldOf, Local, Now, Old, Op, Value, leaves, lift
 from cora.packet import FIELDS, HEADERS, INCLUDED
 
 KINDS = ("array", "counter", "hash", "bucket", "lru", "lpm", "sketch")
 VERDICTS = ("forward", "reply", "drop", "up")
-WIDTHS = (8, 16, 32, 64)
+#: Codes of the struct module by width in bits.
+_CODES = {8: "B", 16: "H", 32: "I", 64: "Q"}
+WIDTHS = tuple(_CODES)
 MAX_STEPS = 400
 SKETCH_ROWS = 4
+
+
+def c_layout(fields: Iterable[tuple[str, int]], align: int = 8) -> Struct:
+    """Return the layout that C gives to fields.
+
+    Args:
+        fields: Names and widths in bits.
+        align: The total is a multiple of it and of the widest field, in bits.
+    """
+    widths = [bits for _, bits in fields]
+    return Struct("@" + "".join(_CODES[bits] for bits in widths) + "0" + _CODES[max(align, *widths)])
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,21 @@ class Table:
         """The kind of map that stores it: array, hash, lru, lpm or sketch."""
         return {"counter": "array", "bucket": "hash"}.get(self.kind, self.kind)
 
+    @property
+    def cells(self) -> int:
+        """Return the number of values that are stored: all rows of a sketch, else the entries."""
+        return self.entries * (SKETCH_ROWS if self.kind == "sketch" else 1)
+
+    @cached_property
+    def key_layout(self) -> Struct:
+        """How maps store a key: as C lays it out, an LPM key as length and address, a sketch's as a cell's number."""
+        return {"lpm": Struct("=II"), "sketch": Struct("=I")}.get(self.kind) or c_layout(self.key)
+
+    @cached_property
+    def value_layout(self) -> Struct:
+        """How both tiers store an entry's fields: as C lays them out, with a size that is a multiple of eight bytes."""
+        return c_layout(self.value, 64)
+
     def mask(self, name: str) -> int:
         """Return the mask of a value field's width."""
         return (1 << dict(self.value)[name]) - 1
@@ -65,8 +94,8 @@ class Parse:
     """Go to `then` if the packet has the header in full, else to `otherwise`."""
 
     header: str
-    then: int
-    otherwise: int
+    then: int = -1
+    otherwise: int = -1
 
 
 @dataclass(frozen=True)
@@ -93,7 +122,7 @@ class Access:
     delete: bool
     hit: str
     full: str
-    then: int
+    then: int = -1
 
 
 @dataclass(frozen=True)
@@ -102,7 +131,7 @@ class Assign:
 
     local: str
     value: Expr
-    then: int
+    then: int = -1
 
 
 @dataclass(frozen=True)
@@ -110,8 +139,8 @@ class Branch:
     """Go to `then` if the condition is not 0, else to `otherwise`."""
 
     condition: Expr
-    then: int
-    otherwise: int
+    then: int = -1
+    otherwise: int = -1
 
 
 @dataclass(frozen=True)
@@ -119,7 +148,7 @@ class Rewrite:
     """Store packet fields, all values being read first; checksums follow."""
 
     sets: tuple[tuple[str, Expr], ...]
-    then: int
+    then: int = -1
 
 
 @dataclass(frozen=True)
@@ -154,6 +183,11 @@ def expressions(step: Step) -> Iterator[Expr]:
         yield from (value for _, value in step.sets)
 
 
+def leaves_of(step: Step) -> Iterator[Expr]:
+    """Yield what the expressions of a step read."""
+    return (leaf for expr in expressions(step) for leaf in leaves(expr))
+
+
 def assigned(step: Step) -> tuple[str, ...]:
     """Return the locals that a step sets."""
     if isinstance(step, Access):
@@ -182,44 +216,23 @@ class Program:
     @property
     def uses_time(self) -> bool:
         """True if any expression reads the time."""
-        return any(isinstance(leaf, Now) for step in self.steps for expr in expressions(step) for leaf in leaves(expr))
+        return any(isinstance(leaf, Now) for step in self.steps for leaf in leaves_of(step))
 
-    def accesses(self, table: str) -> list[int]:
-        """Return the numbers of the steps that access a table."""
-        return [at for at, step in enumerate(self.steps) if isinstance(step, Access) and step.table == table]
+    def accesses(self, table: str) -> list[Access]:
+        """Return the steps that access a table."""
+        return [step for step in self.steps if isinstance(step, Access) and step.table == table]
 
     def written(self, table: str) -> bool:
         """Return True if a step creates, changes or deletes entries of the table."""
-        steps = [self.steps[at] for at in self.accesses(table)]
-        return any(isinstance(step, Access) and (step.sets or step.create or step.delete) for step in steps)
+        return any(step.sets or step.create or step.delete for step in self.accesses(table))
 
     def add_only(self, table: str) -> bool:
-        """Return True if every step only adds to fields of the table and reads nothing of it."""
-        for at in self.accesses(table):
-            step = self.steps[at]
-            assert isinstance(step, Access)
-            if step.outs or step.delete or not step.sets or self._reads(step):
-                return False
-            if not all(adds(name, value) for name, value in step.sets):
-                return False
-        return bool(self.accesses(table))
-
-    def independent(self, table: str) -> bool:
-        """Return True if each change of a field either adds to it or does not depend on the entry.
-
-        Such changes need no lock: every field of its own is changed at once.
-        """
-        sets = [one for at in self.accesses(table) for one in getattr(self.steps[at], "sets", ())]
-        return all(adds(name, value) or not _reads_entry(value) for name, value in sets)
-
-    def _reads(self, access: Access) -> bool:
-        """Return True if a later step reads whether the access hit."""
-        names = {access.hit, access.full}
-        return any(
-            isinstance(leaf, Local) and leaf.name in names
-            for step in self.steps
-            for expr in expressions(step)
-            for leaf in leaves(expr)
+        """Return True if every step only adds to fields of the table and reads nothing of it, nor whether it hit."""
+        read = {leaf.name for step in self.steps for leaf in leaves_of(step) if isinstance(leaf, Local)}
+        steps = self.accesses(table)
+        return bool(steps) and all(
+            step.sets and not step.outs and not step.delete and not {step.hit, step.full} & read and adds_all(step)
+            for step in steps
         )
 
     @cached_property
@@ -228,7 +241,7 @@ class Program:
         live: list[set[str]] = [set() for _ in self.steps]
         for at, step in reversed(list(enumerate(self.steps))):
             after = {name for target in successors(step) for name in live[target]}
-            used = {leaf.name for expr in expressions(step) for leaf in leaves(expr) if isinstance(leaf, Local)}
+            used = {leaf.name for leaf in leaves_of(step) if isinstance(leaf, Local)}
             live[at] = (after - set(assigned(step))) | used
         return [tuple(sorted(names)) for names in live]
 
@@ -242,40 +255,41 @@ class Program:
             return f"{verb} {step.table}"
         if isinstance(step, Rewrite):
             return "rewrite " + ", ".join(name for name, _ in step.sets)
-        if isinstance(step, Assign):
-            return f"set {step.local}"
-        return "branch" if isinstance(step, Branch) else step.kind
+        if isinstance(step, Verdict):
+            return step.kind
+        return f"set {step.local}" if isinstance(step, Assign) else "branch"
 
 
 def adds(name: str, value: Expr) -> bool:
     """Return True for `old(name) + x` where x reads no entry field."""
-    args: tuple[Expr, ...] = getattr(value, "args", ())
-    if getattr(value, "name", "") != "+" or not isinstance(args[0], Old) or args[0].name != name:
+    if not isinstance(value, Op) or value.name != "+":
         return False
-    return not _reads_entry(args[1])
+    one, other = value.args
+    return isinstance(one, Old) and one.name == name and not reads_entry(other)
 
 
-def _reads_entry(value: Expr) -> bool:
+def adds_all(step: Access) -> bool:
+    """Return True if every change of an access adds to its field."""
+    return all(adds(name, value) for name, value in step.sets)
+
+
+def reads_entry(value: Expr) -> bool:
+    """Return True if an expression reads the entry before the step."""
     return any(isinstance(leaf, Old) for leaf in leaves(value))
 
 
-@dataclass(frozen=True, eq=False)
 class Result:
     """Outcome of an access: expressions for "there was an entry", "no room", and its outputs by name."""
 
-    hit: Expr
-    full: Expr
-    outs: dict[str, Expr]
+    def __init__(self, names: dict[str, Expr]) -> None:
+        self._names, self.hit, self.full = names, names["hit"], names["full"]
 
     def __getitem__(self, name: str) -> Expr:
-        return self.outs[name]
+        return self._names[name]
 
 
-class _Hole(NamedTuple):
-    """A place of a step that the next step will fill in."""
-
-    at: int
-    name: str
+#: A place that the next step will fill in: number of a step, and the name of its field.
+_Hole = tuple[int, str]
 
 
 @dataclass
@@ -298,7 +312,7 @@ class Build:
     tables: dict[str, Table] = field(default_factory=dict)
     steps: list[Any] = field(default_factory=list)
     _open: list[_Hole] = field(default_factory=list)
-    _failed: list[tuple[list[_Hole], str]] = field(default_factory=list)
+    _failed: list[tuple[_Hole, str]] = field(default_factory=list)
     _else: list[_Hole] = field(default_factory=list)
 
     def table(
@@ -324,28 +338,24 @@ class Build:
     def parse(self, *headers: str, otherwise: str = "up") -> None:
         """Require headers, one of `HEADERS` each; a packet without them gets the verdict `otherwise`."""
         for header in headers:
-            at = self._append(Parse(header, -1, -1))
-            self._open = [_Hole(at, "then")]
-            self._failed.append(([_Hole(at, "otherwise")], otherwise))
+            at = self._append(Parse(header))
+            self._open = [(at, "then")]
+            self._failed.append(((at, "otherwise"), otherwise))
 
-    @contextmanager
-    def parsed(self, header: str) -> Iterator[None]:
+    def parsed(self, header: str) -> AbstractContextManager[None]:
         """Run the block for packets with the header only; `otherwise` may follow."""
-        with self._block(Parse(header, -1, -1)):
-            yield
+        return self._block(Parse(header))
 
-    @contextmanager
-    def when(self, condition: Value) -> Iterator[None]:
+    def when(self, condition: Value) -> AbstractContextManager[None]:
         """Run the block where the condition is not 0; `otherwise` may follow."""
-        with self._block(Branch(lift(condition), -1, -1)):
-            yield
+        return self._block(Branch(lift(condition)))
 
     @contextmanager
     def _block(self, step: Parse | Branch) -> Iterator[None]:
         at = self._append(step)
-        self._open = [_Hole(at, "then")]
+        self._open = [(at, "then")]
         yield
-        self._else = [_Hole(at, "otherwise")]
+        self._else = [(at, "otherwise")]
         self._open = [*self._open, *self._else]
 
     @contextmanager
@@ -369,22 +379,22 @@ class Build:
         delete: bool = False,
     ) -> Result:
         """Append an atomic table operation; see `Access`. Outputs get fresh local names."""
-        number = len(self.steps)
-        names = {name: f"{table.name}_{name}_{number}" for name in outs or {}}
-        hit, full = f"{table.name}_hit_{number}", f"{table.name}_full_{number}"
-        step = Access(
-            table.name,
-            tuple(lift(one) for one in key),
-            tuple((name, lift(value)) for name, value in (sets or {}).items()),
-            tuple((names[name], lift(value)) for name, value in (outs or {}).items()),
-            create,
-            delete,
-            hit,
-            full,
-            -1,
+        if {"hit", "full"} & set(outs or {}):
+            raise BadProgram(f"{self.name}: outputs of table {table.name} cannot be named hit or full; rename them")
+        names = {name: f"{table.name}_{name}_{len(self.steps)}" for name in ("hit", "full", *(outs or {}))}
+        self._then(
+            Access(
+                table.name,
+                tuple(lift(one) for one in key),
+                tuple((name, lift(value)) for name, value in (sets or {}).items()),
+                tuple((names[name], lift(value)) for name, value in (outs or {}).items()),
+                create,
+                delete,
+                names["hit"],
+                names["full"],
+            )
         )
-        self._then(step)
-        return Result(Local(hit), Local(full), {name: Local(local) for name, local in names.items()})
+        return Result({name: Local(local) for name, local in names.items()})
 
     def lookup(self, table: Table, key: Sequence[Value], *fields: str) -> Result:
         """Read fields of an entry."""
@@ -405,37 +415,30 @@ class Build:
 
     def assign(self, name: str, value: Value) -> Expr:
         """Set a local and return it; a name may be set again."""
-        self._then(Assign(name, lift(value), -1))
+        self._then(Assign(name, lift(value)))
         return Local(name)
 
     def rewrite(self, **fields: Value) -> None:
         """Store packet fields; `ip_src=x` means `ip.src`."""
         sets = tuple((name.replace("_", ".", 1), lift(value)) for name, value in fields.items())
-        self._then(Rewrite(sets, -1))
+        self._then(Rewrite(sets))
 
-    def forward(self) -> None:
-        """Send the packet to the other device."""
-        self._end("forward")
+    def end(self, verdict: str) -> None:
+        """End the path with one of `VERDICTS`; see `Verdict`."""
+        self._append(Verdict(verdict))
 
-    def reply(self) -> None:
-        """Send the packet back by the device that it came by."""
-        self._end("reply")
-
-    def drop(self) -> None:
-        """Drop the packet."""
-        self._end("drop")
-
-    def up(self) -> None:
-        """Hand the packet to the stack of the device that it came by."""
-        self._end("up")
+    forward = partialmethod(end, "forward")
+    reply = partialmethod(end, "reply")
+    drop = partialmethod(end, "drop")
+    up = partialmethod(end, "up")
 
     def done(self) -> Program:
         """Close the program and check it."""
         if self._open:
             raise BadProgram(f"{self.name}: a path ends without a verdict; add forward(), reply(), drop() or up()")
-        for holes, verdict in self._failed:
-            self._open = holes
-            self._end(verdict)
+        for hole, verdict in self._failed:
+            self._open = [hole]
+            self.end(verdict)
         steps = tuple(self.steps)
         program = Program(self.name, self.tables, steps, self.keeps_inside, self.export)
         check(program)
@@ -445,18 +448,15 @@ class Build:
         if self.steps and not self._open:
             raise BadProgram(f"{self.name}: a step follows a verdict and cannot be reached; remove it")
         at = len(self.steps)
-        for hole in self._open:
-            self.steps[hole.at] = replace(self.steps[hole.at], **{hole.name: at})
+        for number, name in self._open:
+            self.steps[number] = replace(self.steps[number], **{name: at})
         self.steps.append(step)
         self._open, self._else = [], []
         return at
 
     def _then(self, step: Any) -> None:
         at = self._append(step)
-        self._open = [_Hole(at, "then")]
-
-    def _end(self, verdict: str) -> None:
-        self._append(Verdict(verdict))
+        self._open = [(at, "then")]
 
 
 def check(program: Program) -> None:
@@ -480,15 +480,10 @@ def _known(program: Program) -> Iterator[tuple[int, set[str], set[str]]]:
         for target in successors(step):
             if not at < target < len(program.steps):
                 raise BadProgram(f"{program.name}: step {at} leads back to step {target}; the steps must form a DAG")
-            new, reached, seen = headers | _parsed_by(step, target), local | set(assigned(step)), known[target]
+            new, reached, seen = set(headers), local | set(assigned(step)), known[target]
+            if isinstance(step, Parse) and target == step.then != step.otherwise:
+                new |= {"ipv4", step.header, *INCLUDED.get(step.header, ())}
             known[target] = (new, reached) if seen is None else (seen[0] & new, seen[1] & reached)
-
-
-def _parsed_by(step: Step, target: int) -> set[str]:
-    """Return the headers that a packet is known to have when it goes from a step to a target."""
-    if not isinstance(step, Parse) or not target == step.then != step.otherwise:
-        return set()
-    return {"ipv4", step.header, *INCLUDED.get(step.header, ())}
 
 
 def least_bytes(program: Program) -> list[int]:
@@ -496,75 +491,79 @@ def least_bytes(program: Program) -> list[int]:
     return [max([34, *(HEADERS[header][1] for header in headers)]) for _, headers, _ in _known(program)]
 
 
+def _refuse(rules: dict[str, bool]) -> None:
+    """Raise BadProgram with the first message whose rule is broken."""
+    if message := next((message for message, broken in rules.items() if broken), ""):
+        raise BadProgram(message)
+
+
 def _check_tables(program: Program) -> None:
-    for table in program.tables.values():
-        where = f"{program.name}: table {table.name}"
-        if table.kind not in KINDS:
-            raise BadProgram(f"{where} has the kind {table.kind!r}; use one of {', '.join(KINDS)}")
-        if not table.name.isidentifier() or table.entries < 1:
-            raise BadProgram(f"{where} needs a name that is a C identifier and at least one entry")
-        if any(bits not in WIDTHS for _, bits in (*table.key, *table.value)):
-            raise BadProgram(f"{where} has a field whose width is not one of {WIDTHS} bits")
-        if table.storage in {"array", "lpm"} and [bits for _, bits in table.key] != [32]:
-            raise BadProgram(f"{where} is of kind {table.kind} and needs one key field of 32 bits")
-        if table.kind == "sketch" and table.value != (("count", 64),):
-            raise BadProgram(f"{where} is a sketch; its value is one 64-bit field named count")
-        if table.kind == "lpm" and program.written(table.name):
-            raise BadProgram(f"{where} is of kind lpm and cannot be changed by a step; set its entries beforehand")
-        if len(table.preset) > table.entries:
-            raise BadProgram(f"{where} has {len(table.preset)} entries set beforehand and room for {table.entries}")
-        if table.kind == "counter" and not program.add_only(table.name) and program.accesses(table.name):
-            raise BadProgram(f"{where} is a counter; steps may only add to it")
+    for name, table in program.tables.items():
+        where, kind, one_key = f"{program.name}: table {name}", table.kind, [bits for _, bits in table.key] == [32]
+        wrong = any(bits not in WIDTHS for _, bits in (*table.key, *table.value))
+        known, steps = len(table.preset), program.accesses(name)
+        widths = [bits for _, bits in (*(() if kind == "lpm" else table.key), *table.value)]
+        preset = [(*(() if kind == "lpm" else key), *value) for key, value in table.preset]
+        too_wide = any(part >> bits for entry in preset for part, bits in zip(entry, widths, strict=False))
+        rules = {
+            f"has the kind {kind!r}; use one of {', '.join(KINDS)}": kind not in KINDS,
+            "needs a name that is a C identifier, and one entry": not name.isidentifier() or table.entries < 1,
+            f"has a field whose width is not one of {WIDTHS} bits": wrong,
+            f"is of kind {kind} and needs one key field of 32 bits": table.storage in {"array", "lpm"} and not one_key,
+            "is a sketch; its value is one 64-bit field, count": kind == "sketch" and table.value != (("count", 64),),
+            "is of kind lpm and cannot be changed by a step; preset it": kind == "lpm" and program.written(name),
+            f"has {known} entries set beforehand and room for {table.entries}": known > table.entries,
+            "has an entry set beforehand that does not fit its fields": too_wide,
+            "is a counter; steps may only add to it": kind == "counter" and bool(steps) and not program.add_only(name),
+        }
+        _refuse({f"{where} {words}": broken for words, broken in rules.items()})
 
 
 def _check_step(program: Program, at: int, headers: set[str], local: set[str]) -> None:
-    step = program.steps[at]
-    where = f"{program.name}: step {at} ({program.describe(at)})"
-    if isinstance(step, Parse) and step.header not in HEADERS:
-        raise BadProgram(f"{where}: unknown header; use one of {', '.join(HEADERS)}")
-    if isinstance(step, Verdict) and step.kind not in VERDICTS:
-        raise BadProgram(f"{where}: unknown verdict; use one of {', '.join(VERDICTS)}")
-    for leaf in (leaf for expr in expressions(step) for leaf in leaves(expr)):
-        if isinstance(leaf, FieldOf):
-            _check_field(where, leaf.name, headers)
-        elif isinstance(leaf, Local) and leaf.name not in local:
-            raise BadProgram(f"{where} reads {leaf.name}, which is not set on every path before it")
-        elif isinstance(leaf, Old) and not isinstance(step, Access):
-            raise BadProgram(f"{where} reads a table entry; only a table operation can")
-    if isinstance(step, Rewrite):
-        for name, _ in step.sets:
-            _check_field(where, name, headers)
-            if not FIELDS[name].writable or name == "ip.proto":
-                raise BadProgram(f"{where}: {name} cannot be rewritten")
+    step, where = program.steps[at], f"{program.name}: step {at} ({program.describe(at)})"
+    read = list(leaves_of(step))
+    written = [name for name, _ in step.sets] if isinstance(step, Rewrite) else []
+    for name in (*written, *(leaf.name for leaf in read if isinstance(leaf, FieldOf))):
+        known = FIELDS.get(name)
+        if known is None:
+            raise BadProgram(f"{where}: unknown field {name}; use one of {', '.join(FIELDS)}")
+        _refuse(
+            {
+                f"{where} uses {name} before parse({known.header!r}) on every path": known.header not in headers,
+                f"{where}: {name} cannot be rewritten": name in written and (not known.writable or name == "ip.proto"),
+            }
+        )
+    unset = [leaf.name for leaf in read if isinstance(leaf, Local) and leaf.name not in local]
+    no_entry = not isinstance(step, Access) and any(isinstance(leaf, Old) for leaf in read)
+    header = step.header if isinstance(step, Parse) else ""
+    verdict = step.kind if isinstance(step, Verdict) else ""
+    _refuse(
+        {
+            f"{where}: unknown header; use one of {', '.join(HEADERS)}": header not in {"", *HEADERS},
+            f"{where}: unknown verdict; use one of {', '.join(VERDICTS)}": verdict not in {"", *VERDICTS},
+            f"{where} reads {', '.join(unset)}, which is not set on every path before it": bool(unset),
+            f"{where} reads a table entry; only a table operation can": no_entry,
+        }
+    )
     if isinstance(step, Access):
         _check_access(where, program, step)
-
-
-def _check_field(where: str, name: str, headers: set[str]) -> None:
-    if name not in FIELDS:
-        raise BadProgram(f"{where}: unknown field {name}; use one of {', '.join(FIELDS)}")
-    if FIELDS[name].header not in headers:
-        raise BadProgram(f"{where} uses {name} before parse({FIELDS[name].header!r}) on every path")
 
 
 def _check_access(where: str, program: Program, step: Access) -> None:
     table = program.tables.get(step.table)
     if table is None:
         raise BadProgram(f"{where}: there is no table {step.table}; declare it with table()")
-    if len(step.key) != len(table.key):
-        raise BadProgram(f"{where}: the key of {table.name} has {len(table.key)} fields, {len(step.key)} are given")
-    fields = {name for name, _ in table.value}
-    wanted = {name for name, _ in step.sets}
-    wanted |= {leaf.name for expr in expressions(step) for leaf in leaves(expr) if isinstance(leaf, Old)}
-    if wanted - fields:
-        raise BadProgram(f"{where}: {table.name} has no field {', '.join(sorted(wanted - fields))}")
-    if any(_reads_entry(one) for one in step.key):
-        raise BadProgram(f"{where}: a key cannot read the entry that it finds")
-    if table.storage not in {"hash", "lru"} and step.delete:
-        raise BadProgram(f"{where}: entries of a table of kind {table.kind} cannot be deleted")
-    if table.storage == "array" and step.create:
-        raise BadProgram(f"{where}: entries of an array exist from the start; use access() without create")
-    if table.kind == "sketch" and not (step.create and not step.delete and all(adds(n, v) for n, v in step.sets)):
-        raise BadProgram(f"{where}: steps may only add to a sketch")
-    if table.kind == "lru" and step.create and step.delete:
-        raise BadProgram(f"{where}: a step cannot create and delete an entry at once")
+    wanted = {name for name, _ in step.sets} | {leaf.name for leaf in leaves_of(step) if isinstance(leaf, Old)}
+    missing = ", ".join(sorted(wanted - dict(table.value).keys()))
+    wide, given, storage, sketch = len(table.key), len(step.key), table.storage, table.kind == "sketch"
+    both = step.create and step.delete
+    rules = {
+        f"the key of {table.name} has {wide} fields, {given} are given": wide != given,
+        f"{table.name} has no field {missing}": bool(missing),
+        "a key cannot read the entry that it finds": any(map(reads_entry, step.key)),
+        f"entries of a table of kind {table.kind} cannot be deleted": step.delete and storage not in {"hash", "lru"},
+        "entries of an array exist from the start; use access() without create": step.create and storage == "array",
+        "steps may only add to a sketch": sketch and not (step.create and not step.delete and adds_all(step)),
+        "a step cannot create and delete an entry at once": both and table.kind == "lru",
+    }
+    _refuse({f"{where}: {words}": broken for words, broken in rules.items()})

@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 import msgspec
 import sqlalchemy as sa
-import uvicorn
 from eroica.errors import UnavailableError, UsageError
 from eroica.fleet.records import Receipt
 from eroica.wire.address import Endpoint, is_loopback, listening
-from eroica.wire.guarded_server import IsKnown, Server, config_for, header_in
-from eroica.wire.places import private_directory, write_secret
+from eroica.wire.guarded_server import Server, header_in
+from eroica.wire.places import private_directory, write_whole
 from starlette.applications import Starlette
 from starlette.requests import cookie_parser
 from starlette.responses import Response
@@ -222,7 +221,7 @@ def make_service(plan: Plan) -> tuple[Service, bool]:
 
 def _write_down(data: Path, made: FirstTokens) -> None:
     for name, token in made._asdict().items():
-        write_secret(data / f"{name}.token", f"{token}\n".encode())
+        write_whole(data / f"{name}.token", f"{token}\n".encode(), on_disk=True)
 
 
 def serve(plan: Plan, ready: Callable[[str, bool], None]) -> None:
@@ -257,17 +256,23 @@ def serve(plan: Plan, ready: Callable[[str, bool], None]) -> None:
 async def _run(service: Service, plan: Plan, listener: socket.socket, ready: Callable[[str], None]) -> None:
     host, port = listener.getsockname()[:2]
     url = Endpoint(host, port).url
-    config = config_for(
+    server = Server(
         service.application(),
+        lambda words: _shows_token(service, words),
         plan.certificate,
         plan.key,
         timeout_graceful_shutdown=_GRACE_S,
         limit_concurrency=_connections(),
     )
-    server = _Server(config, lambda words: _shows_token(service, words), service.events.close)
+
+    def end() -> None:
+        """Answer what is asked, then stop."""
+        service.events.close()  # pages that follow would hold us up
+        server.should_exit = True
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.end)
+        loop.add_signal_handler(number, end)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
@@ -288,16 +293,3 @@ def _shows_token(service: Service, words: bytes) -> bool:
     given = header_in(words, b"authorization").decode("latin-1")
     cookies: dict[str, str] = cookie_parser(header_in(words, b"cookie").decode("latin-1"))
     return service.callers.is_given_out(given.partition(" ")[2], cookies.get(COOKIE, ""))
-
-
-class _Server(Server):
-    """A guarded server that is ended by signals."""
-
-    def __init__(self, config: uvicorn.Config, is_known: IsKnown, before: Callable[[], None]) -> None:
-        super().__init__(config, is_known)
-        self._before = before
-
-    def end(self) -> None:
-        """Answer what is asked, then stop."""
-        self._before()  # pages that follow would hold us up
-        self.should_exit = True

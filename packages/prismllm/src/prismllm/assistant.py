@@ -2,21 +2,18 @@
 
 `VirtualJob` is the state machine: sandbox ranks report own work, launches and waits; virtual ranks move as in a replay.
 A wait is answered as soon as the end of its call is known. Time is virtual: it advances with the work of sandbox ranks
-and the times of the graph, however slow this machine is. `serve` connects it to a socket.
+and the times of the graph, however slow this machine is. `Assistant` connects it to the processes of sandbox ranks.
 
 Source: PrismLLM (arXiv 2605.15617): hybrid emulation, sandbox ranks and virtual participants on assistant nodes.
 """
 
 from __future__ import annotations
 
-import selectors
-import socket
 import threading
-from collections import defaultdict
 from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from prismllm.costs import Costs
@@ -26,11 +23,10 @@ from prismllm.replay import Floats, Operations, Walker, costs_of_operations, fre
 from prismllm.whatif import Change, Hang, Slow
 
 
-class Message(msgspec.Struct, array_like=True):
+class Message(NamedTuple):
     """A message of a sandbox rank.
 
     Attributes:
-        rank: Global rank of the sender.
         what: "launch", "wait" or "step".
         place: Of the call in the iteration.
         own_s: Own work since it told something last, seconds.
@@ -44,11 +40,8 @@ class Message(msgspec.Struct, array_like=True):
     call: str = ""
 
 
-class Answer(NamedTuple):
-    """The seconds that a rank has to wait in virtual time; inf if it never ends."""
-
-    rank: int
-    wait_s: float
+#: A rank, and the seconds that it has to wait in virtual time; inf if it never ends.
+Answer = tuple[int, float]
 
 
 class _Sandbox:
@@ -65,21 +58,14 @@ class _Sandbox:
 
 
 class VirtualJob:
-    """All ranks of the job in virtual time.
-
-    Args:
-        graph: Of the job.
-        costs: Of calls.
-        ranks: Those that run.
-        changes: What is different from the capture.
-    """
+    """All ranks of the job in virtual time; `ranks` run for real."""
 
     def __init__(self, graph: Graph, costs: Costs, ranks: Sequence[int], changes: Sequence[Change] = ()) -> None:
         self.graph, self.changes = graph, list(changes)
         self._cost_s = costs_of_operations(graph, costs, self.changes)
         self._samples = [samples_of(rank_class) for rank_class in graph.job.classes]
         self._queue_free = np.full(graph.queues, -np.inf)
-        self._now_W: Floats = np.zeros(graph.world)
+        self._now_W: Floats = np.zeros(graph.job.world)
         self.sandboxes: dict[int, _Sandbox] = {}
         self._virtual: list[Block] = []
         for block in graph.blocks:
@@ -122,7 +108,9 @@ class VirtualJob:
         return self._settle()
 
     def _apply(self, sandbox: _Sandbox, said: Message) -> None:
-        sandbox.now_s += said.own_s * self._factor(said.rank)
+        slower = [one.by for one in self.changes
+                  if isinstance(one, Slow) and one.rank == said.rank and one.since <= self.iteration]  # fmt: skip
+        sandbox.now_s += said.own_s * float(np.prod(slower))
         if said.what == "step":
             self._now_W[said.rank] = sandbox.now_s
             sandbox.has_stepped = True
@@ -141,11 +129,6 @@ class VirtualJob:
             sandbox.launched = said.place + 1
         else:
             sandbox.asked = said.place
-
-    def _factor(self, rank: int) -> float:
-        factors = [one.by for one in self.changes
-                   if isinstance(one, Slow) and one.rank == rank and one.since <= self.iteration]  # fmt: skip
-        return float(np.prod(factors)) if factors else 1.0
 
     def _advance(self) -> None:
         """Advance all virtual ranks as far as they go."""
@@ -174,7 +157,7 @@ class VirtualJob:
                         self._advance()
                     sandbox.now_s += wait_s
                     sandbox.asked = -1
-                    answers.append(Answer(rank, wait_s))
+                    answers.append((rank, wait_s))
             if self._walkers or not all(one.has_stepped for one in self.sandboxes.values()):
                 return answers
             self._finish()
@@ -198,20 +181,12 @@ class VirtualJob:
 
 
 class Assistant:
-    """A socket in front of a stage; a context that serves in a thread.
+    """A thread that answers the ranks that run, each over its pipe; used as a context."""
 
-    Args:
-        stage: Of the job.
-        path: Of the socket.
-    """
-
-    def __init__(self, stage: VirtualJob, path: str) -> None:
-        self.stage, self.path = stage, path
+    def __init__(self, stage: VirtualJob, pipes: dict[int, Connection[Any, Any]]) -> None:
+        self.stage, self.pipes = stage, pipes
         self.error: PrismError | None = None
         self._stop = threading.Event()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(path)
-        self._listener.listen(64)
         self._thread = threading.Thread(target=self._serve, name="assistant", daemon=True)
 
     def __enter__(self) -> Assistant:
@@ -221,35 +196,15 @@ class Assistant:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(timeout=10)
-        self._listener.close()
 
     def _serve(self) -> None:
-        decoder = msgspec.json.Decoder(Message)
-        lines: dict[socket.socket, bytes] = defaultdict(bytes)
-        of_rank: dict[int, socket.socket] = {}
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
-            while not self._stop.is_set():
-                for key, _ in selector.select(0.2):
-                    if key.fileobj is self._listener:
-                        selector.register(self._listener.accept()[0], selectors.EVENT_READ)
-                        continue
-                    peer: Any = key.fileobj
-                    data = peer.recv(65_536)
-                    *whole, lines[peer] = (lines[peer] + data).split(b"\n")
-                    if not data:
-                        selector.unregister(peer)
-                        peer.close()
-                    for line in whole:
-                        said = decoder.decode(line)
-                        of_rank[said.rank] = peer
-                        try:
-                            answers = self.stage.tell(said)
-                        except PrismError as error:
-                            self.error = self.error or error
-                            answers = [Answer(said.rank, -1.0)]
-                        for answer in answers:
-                            of_rank[answer.rank].sendall(f"{answer.wait_s}\n".encode())
-            for key in list(selector.get_map().values()):
-                if key.fileobj is not self._listener:
-                    key.fileobj.close()  # type: ignore[union-attr]
+        while not self._stop.is_set():
+            ready: list[Any] = wait(list(self.pipes.values()), 0.2)
+            for said in [Message(*pipe.recv()) for pipe in ready]:
+                try:
+                    answers = self.stage.tell(said)
+                except PrismError as error:
+                    self.error = self.error or error
+                    answers = [(said.rank, -1.0)]
+                for rank, wait_s in answers:
+                    self.pipes[rank].send(wait_s)

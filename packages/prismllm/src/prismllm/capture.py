@@ -1,24 +1,28 @@
-"""Runs ranks of a script in slices and collects their records."""
+"""Runs ranks of a script in slices and collects their records.
+
+Each rank is a fork of multiprocessing's fork server, which loads torch once for all captures of this process.
+"""
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
 import os
-import selectors
 import shutil
-import subprocess
-import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import wait
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import msgspec
+from prismllm.errors import InputError, PrismError, ScriptError
+from prismllm.model import RankRecord, RankTask, read_record
 
-from prismllm.errors import InputError, ScriptError, error_named
-from prismllm.model import RankRecord, read_record
-
-START_S = 60.0
+CONTEXT = multiprocessing.get_context("forkserver")
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONHASHSEED": "0"}
+_meetings = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -26,9 +30,6 @@ class CaptureOptions:
     """The options of a capture.
 
     Attributes:
-        script: Training script and its arguments.
-        world: Ranks of the job.
-        out: Directory of the capture.
         slice_size: Ranks that run at the same time.
         warmup: Iterations before those that repeat; DDP arranges its buckets in the first two.
         timed: Iterations that are timed.
@@ -72,7 +73,7 @@ def prepare(options: CaptureOptions) -> None:
     if out.exists() and any(out.iterdir()) and not (out / "payloads").exists():
         raise InputError(f"{out} is not empty and holds no capture; name another directory (--out)")
     shutil.rmtree(out, ignore_errors=True)
-    for name in ("payloads", "logs", "failures"):
+    for name in ("payloads", "logs"):
         (out / name).mkdir(parents=True)
 
 
@@ -81,118 +82,109 @@ def rank_file(rank: int, part: str = "structure") -> str:
     return f"rank{rank}.{part}.json"
 
 
-class RankRunner:
-    """A process with torch loaded, in which ranks are run; used as a context.
+def run_slices(
+    options: CaptureOptions,
+    slices: Sequence[Sequence[int]],
+    *,
+    part: str = "structure",
+    parallel: int = 1,
+    assistants: dict[int, Any] | None = None,
+    **others: Any,
+) -> None:
+    """Run slices one after the other, each rank in a process of its own.
 
     Args:
         options: Of the capture.
+        slices: Global ranks of each slice.
+        part: Part of the records' file names.
+        parallel: Slices at the same time.
+        assistants: Each rank's connection to the assistant, for an emulation.
+        others: Further fields of `RankTask`.
+
+    Raises:
+        PrismError: What the first rank that failed ran into.
     """
-
-    def __init__(self, options: CaptureOptions) -> None:
-        self.options = options
-        self._process: subprocess.Popen[str] | None = None
-        self._batches = 0
-
-    def __enter__(self) -> RankRunner:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
-                       "PYTHONHASHSEED": "0"}  # fmt: skip
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "prismllm.worker"], env=environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        process = self._process
-        if process is not None:
-            try:
-                process.communicate(timeout=5)
-            except (subprocess.TimeoutExpired, ValueError, BrokenPipeError):
-                process.kill()
-                process.wait(timeout=10)
-
-    def run(self, slices: Sequence[Sequence[int]], *, part: str = "structure", parallel: int = 1,
-            **orders: Any) -> None:  # fmt: skip
-        """Run slices one after the other.
-
-        Args:
-            slices: Global ranks of each slice.
-            part: Part of the records' file names.
-            parallel: Slices at the same time.
-            orders: Further fields of `session.RankTask`.
-
-        Raises:
-            PrismError: What the first rank that failed ran into.
-        """
-        path = self._write_batch(slices, part, parallel, orders)
-        answer = self._ask(path, START_S + len(slices) * (self.options.timeout_s + 5))
-        failures = sorted((self.options.out / "failures").glob("*.json"), key=lambda one: one.stat().st_mtime_ns)
-        if failures:
-            said = msgspec.json.decode(failures[0].read_bytes())
-            for one in failures:
-                one.unlink()
-            raise error_named(said["error"], said["text"], tuple(said.get("needs", ())))
-        if answer != "0":
-            raise ScriptError(f"a slice failed without saying why (logs: {self.options.out / 'logs'})")
-
-    def _write_batch(self, slices: Sequence[Sequence[int]], part: str, parallel: int, orders: dict[str, Any]) -> Path:
-        options, self._batches = self.options, self._batches + 1
-        out = options.out
-        batch = [
-            [
-                {
-                    "rank": rank, "world": options.world, "members": sorted(members), "script": list(options.script),
-                    "local_world": options.local_world, "out": str(out), "warmup": options.warmup,
-                    "name": rank_file(rank, part),
-                    "meeting": str(out / f"meeting.{part}.{self._batches}.{at}"), **orders,
-                }
+    start_server()
+    for at in range(0, len(slices), parallel):
+        tasks = []
+        for members in slices[at : at + parallel]:
+            meeting = options.out / f"meeting.{next(_meetings)}"
+            meeting.unlink(missing_ok=True)
+            tasks += [
+                RankTask(
+                    rank, options.world, sorted(members), options.local_world, list(options.script), options.out,
+                    options.warmup, meeting=meeting, name=rank_file(rank, part), timeout_s=options.timeout_s,
+                    assistant=(assistants or {}).get(rank), **others,
+                )
                 for rank in members
-            ]
-            for at, members in enumerate(slices)
-        ]  # fmt: skip
-        for old in out.glob(f"meeting.{part}.*"):
-            old.unlink()
-        path = out / f"orders.{part}.json"
-        content = {"slices": batch, "timeout_s": options.timeout_s, "parallel": parallel}
-        path.write_bytes(msgspec.json.encode(content))
-        return path
-
-    def _ask(self, path: Path, patience_s: float) -> str:
-        process = self._process
-        if process is None or process.stdin is None or process.stdout is None or process.stderr is None:
-            raise AssertionError("the process is not started")
-        process.stdin.write(f"{path}\n")
-        process.stdin.flush()
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            if not selector.select(patience_s):
-                process.kill()
-                raise ScriptError(f"the slices did not finish within {patience_s:.0f} s")
-        answer = process.stdout.readline().strip()
-        if not answer:
-            process.wait(timeout=10)
-            raise ScriptError(f"the process that runs slices has ended: {process.stderr.read().strip()[-400:]}")
-        return answer
+            ]  # fmt: skip
+        _run(tasks, options.timeout_s)
 
 
-def capture_slices(runner: RankRunner, slices: Sequence[Sequence[int]]) -> dict[int, RankRecord]:
-    """Record calls, operators and memory of these ranks, not their times."""
-    runner.run(slices, timed=0, is_profiled=True)
-    return {rank: read_record(runner.options.out / rank_file(rank), RankRecord) for part in slices for rank in part}
+def _run(tasks: Sequence[RankTask], timeout_s: float) -> None:
+    """Run ranks at the same time; if one fails, end the others."""
+    running: dict[Any, RankTask] = {}
+    processes = []
+    try:
+        for task in tasks:
+            ours, theirs = CONTEXT.Pipe(duplex=False)
+            running[ours] = task
+            process = CONTEXT.Process(target=_play, args=(task, theirs, {**os.environ, **_ENVIRONMENT}))
+            process.start()
+            processes.append(process)
+            theirs.close()
+        until = time.monotonic() + timeout_s
+        while running:
+            ended: list[Any] = wait(list(running), max(0.0, until - time.monotonic()))
+            if not ended:
+                task = next(iter(running.values()))
+                late = f"rank {task.rank} did not finish within {timeout_s:.0f} s"
+                raise ScriptError(f"{late}; where it was: {task.log}")
+            for pipe in ended:
+                task = running.pop(pipe)
+                try:
+                    error: PrismError | None = pipe.recv()
+                except EOFError:
+                    error = ScriptError(f"rank {task.rank} was killed (log: {task.log})")
+                if error is not None:
+                    raise error
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
 
 
-def capture_alone(runner: RankRunner, ranks: Sequence[int]) -> dict[int, RankRecord]:
+def start_server() -> None:
+    """Start the server unless it runs. It loads torch in the environment of ranks; do not wait for that."""
+    CONTEXT.set_forkserver_preload(["prismllm.session"])
+    kept = dict(os.environ)
+    os.environ.update(_ENVIRONMENT)
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+
+
+def _play(task: RankTask, pipe: Any, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    from prismllm import session
+
+    session.play(task, pipe)
+
+
+def capture_slice(options: CaptureOptions, ranks: Sequence[int]) -> dict[int, RankRecord]:
+    """Record calls, operators and memory of ranks that run at the same time, not their times."""
+    run_slices(options, [ranks], timed=0, is_profiled=True)
+    return {rank: read_record(options.out / rank_file(rank), RankRecord) for rank in ranks}
+
+
+def capture_alone(options: CaptureOptions, ranks: Sequence[int]) -> dict[int, RankRecord]:
     """Time these ranks, each alone: every call is pruned, payloads come from the recordings.
 
     Source: PrismLLM's inter-slice timing calibration, of which nothing more is public.
     """
-    options = runner.options
     parallel = options.cores or min(options.local_world, options.world, os.cpu_count() or 1)
-    runner.run([[rank] for rank in ranks], part="times", parallel=parallel, timed=options.timed,
-             is_profiled=False)  # fmt: skip
+    run_slices(options, [[rank] for rank in ranks], part="times", parallel=parallel, timed=options.timed,
+               is_profiled=False)  # fmt: skip
     return {rank: read_record(options.out / rank_file(rank, "times"), RankRecord) for rank in ranks}
-
-
-def in_slices(ranks: Sequence[int], size: int) -> list[list[int]]:
-    """Split ranks into slices of at most `size`, in order."""
-    return [list(ranks[at : at + size]) for at in range(0, len(ranks), size)]

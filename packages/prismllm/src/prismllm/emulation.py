@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prismllm.assistant import Assistant, VirtualJob
-from prismllm.capture import CaptureOptions, RankRunner, rank_file
+from prismllm.capture import CONTEXT, CaptureOptions, rank_file, run_slices, start_server
 from prismllm.errors import InputError
 from prismllm.model import RankRecord, read_record
 from prismllm.rehearsal import Rehearsal, read_changes
@@ -48,24 +46,15 @@ def emulate(
     iterations: int = 5,
     is_strict: bool = True,
     timeout_s: float = 120.0,
-    runner: RankRunner | None = None,
 ) -> Emulated:
     """Run some ranks of the captured script in the time of the whole job.
 
-    Args:
-        rehearsal: The captured job.
-        directory: Its capture, where recorded payloads lie.
-        ranks: That run for real, all at the same time.
-        changes: What is different from the capture.
-        iterations: In emulated time.
-        is_strict: Control flow that reads an unsent value is an error; without, it goes unnoticed.
-        timeout_s: Most that it may take.
-        runner: An open process with torch loaded, to emulate several times with; its options are changed.
+    The ranks run at the same time; `directory` is the capture, where recorded payloads lie. With `is_strict`, control
+    flow that reads an unsent value is an error; without, it goes unnoticed.
 
     Raises:
         InputError: There is no such rank, or the script has moved.
         UnsentValueError: A rank decides by a value that came from zeros; rank and line are named.
-        PrismError: What else the script ran into.
     """
     job = rehearsal.job
     wanted = read_changes(changes)
@@ -75,26 +64,22 @@ def emulate(
     warmup = len(read_record(directory / rank_file(job.classes[0].rank), RankRecord).setup)
     options = CaptureOptions(tuple(job.script), job.world, directory, len(ranks), warmup, iterations, job.local_world,
                              timeout_s)  # fmt: skip
-    with contextlib.ExitStack() as held:
-        opened = runner or held.enter_context(RankRunner(options))  # it loads torch while the stage is set
-        opened.options = options
-        stage = VirtualJob(rehearsal.graph, rehearsal.costs, ranks, wanted)
-        folder = held.enter_context(tempfile.TemporaryDirectory())
-        assistant = held.enter_context(Assistant(stage, f"{folder}/assistant"))
+    start_server()  # it loads torch while the stage is set
+    stage = VirtualJob(rehearsal.graph, rehearsal.costs, ranks, wanted)
+    ours, theirs = zip(*(CONTEXT.Pipe() for _ in ranks), strict=True)
+    with Assistant(stage, dict(zip(ranks, ours, strict=True))) as assistant:
         ready_ns = time.monotonic_ns()
         try:
-            opened.run([sorted(ranks)], part="sandbox", timed=iterations, is_profiled=True, is_strict=is_strict,
-                       assistant=assistant.path)  # fmt: skip
+            run_slices(options, [sorted(ranks)], part="sandbox", assistants=dict(zip(ranks, theirs, strict=True)),
+                       timed=iterations, is_profiled=True, is_strict=is_strict)  # fmt: skip
         except Exception:
             if assistant.error is not None:
                 raise assistant.error from None
             raise
-        stuck = {rank: _call_of(rehearsal, rank, sandbox.stuck_at)
-                 for rank, sandbox in stage.sandboxes.items() if sandbox.stuck_at >= 0}  # fmt: skip
+        stuck = {}
+        for rank, sandbox in stage.sandboxes.items():
+            if sandbox.stuck_at >= 0:
+                call = job.classes[job.class_of[rank]].step.calls[sandbox.stuck_at]
+                stuck[rank] = f"call {sandbox.stuck_at}, {call.op} at {call.site}"
     records = {rank: read_record(directory / rank_file(rank, "sandbox"), RankRecord) for rank in ranks}
     return Emulated(stage.seconds[:iterations], records, stuck, ready_ns)
-
-
-def _call_of(rehearsal: Rehearsal, rank: int, place: int) -> str:
-    call = rehearsal.job.classes[rehearsal.job.class_of[rank]].step.calls[place]
-    return f"call {place}, {call.op} at {call.site}"

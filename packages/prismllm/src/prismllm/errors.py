@@ -1,6 +1,14 @@
-"""The exceptions of this package."""
+"""The exceptions of this package, and the line of the script that they name."""
 
 from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+_TORCH = str(Path(str(find_spec("torch").origin)).parent)  # type: ignore[union-attr]
+_HERE = str(Path(__file__).parent)
 
 
 class PrismError(Exception):
@@ -41,11 +49,16 @@ class InputError(PrismError):
     """A file or an option that cannot be used."""
 
 
-def error_named(name: str, text: str, needs: tuple[int, ...] = ()) -> PrismError:
-    """Return the error that another process raised, from its class name, text and the ranks it asks for."""
-    known = {one.__name__: one for one in (ScriptError, SlicingError, DivergenceError, GraphError, DeadlockError,
-                                           UnsentValueError, InputError)}  # fmt: skip
-    error = known.get(name, ScriptError)(text)
-    if isinstance(error, SlicingError):
-        error.needs = needs
-    return error
+def call_site() -> str:
+    """Return the innermost line that is neither torch's nor this package's, "train.py:31"."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith("<") and not name.startswith(_TORCH) and (
+            not name.startswith(_HERE) or "/examples/" in name
+        ):  # fmt: skip
+            if Path(name).name == "runpy.py":
+                break
+            return f"{Path(name).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "?"

@@ -13,16 +13,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from prismllm.errors import GraphError
-from prismllm.model import FORMAT, Call, Group, Step, digest
+from prismllm.model import FORMAT, PAIRWISE, Call, Group, Step, digest
 
 Ints = NDArray[np.int64]
+#: Above the number of (family, tag, number) in one job.
+_CODES = 1_000_003
 
 
 class RankClass(msgspec.Struct, frozen=True):
@@ -31,7 +32,6 @@ class RankClass(msgspec.Struct, frozen=True):
     Attributes:
         rank: The one whose calls stand for all.
         ran: Ranks of this class that ran, whose calls are equal.
-        step: Its iteration.
         samples_ns: Segments of timed iterations, each as long as `step.segments_ns`.
         spread: Relative difference of the compute time of an iteration between ranks that were timed; 0 if one was.
         peak_bytes: Most memory in use; of `rank`.
@@ -53,14 +53,10 @@ class Job(msgspec.Struct, frozen=True):
     """A captured job.
 
     Attributes:
-        world: Ranks.
         groups: All process groups, in order of creation; number 0 holds everybody.
-        classes: Of ranks.
         kind_of: Class of each rank, `world` of them.
         local_world: Ranks of a host.
-        script: With its arguments.
         unlike: Timed ranks that make the calls of others but work longer or shorter; each is in a class of its own.
-        format: Of the file.
     """
 
     world: int
@@ -104,12 +100,7 @@ class Layout:
 
 
 def lay_out(groups: Sequence[Group], world: int) -> Layout:
-    """Sort groups into families: same line of code, same size, disjoint.
-
-    Args:
-        groups: In order of creation.
-        world: Ranks.
-    """
+    """Sort groups into families: same line of code, same size, disjoint."""
     members: list[list[list[int]]] = []
     taken: list[set[int]] = []
     keys: list[tuple[str, str, int]] = []
@@ -173,8 +164,6 @@ class Graph:
     """The dependencies of one iteration.
 
     Attributes:
-        job: The job.
-        layout: Its groups as families.
         blocks: Every rank is in one.
         members: How many ranks launch each operation; int64 [operations].
         before: The operation that the same group has to finish first, -1 if none; int64 [operations].
@@ -197,11 +186,6 @@ class Graph:
     call_of: Ints
     row_of: Ints
     pair: Ints
-
-    @property
-    def world(self) -> int:
-        """Ranks."""
-        return self.job.world
 
     @cached_property
     def groups_of(self) -> dict[int, list[int]]:
@@ -241,8 +225,8 @@ def build(job: Job) -> Graph:
     shared = _collectives_of_classes(job, layout)
     _check_collectives(job, layout, class_of, shared)
     makers = _Numbering(job, layout)
-    for family, calls in enumerate(_longest(shared, len(layout.families))):
-        makers.add_family(family, calls)
+    for family in range(len(layout.families)):
+        makers.add_family(family, max((mine.get(family, []) for mine in shared), key=len))
     makers.add_messages(ranks_of)
     blocks = []
     for rank_class, ranks in enumerate(ranks_of):
@@ -266,10 +250,6 @@ def _collectives_of_classes(job: Job, layout: Layout) -> list[dict[int, list[Cal
                 mine[layout.family_of(call.group)].append(call)
         shared.append(mine)
     return shared
-
-
-def _longest(shared: list[dict[int, list[Call]]], families: int) -> list[list[Call]]:
-    return [max((mine.get(family, []) for mine in shared), key=len) for family in range(families)]
 
 
 def _check_collectives(job: Job, layout: Layout, class_of: Ints, shared: list[dict[int, list[Call]]]) -> None:
@@ -322,6 +302,29 @@ def _apart(step: Step, ranks: Ints, layout: Layout) -> list[Ints]:
     return [ranks[which == one] for one in range(int(which.max()) + 1)]
 
 
+@dataclass
+class _Side:
+    """All sends, or all receives, in order of their keys; int64 [messages] each.
+
+    Attributes:
+        keys: Sender, receiver and what else tells messages apart.
+        nbytes: Their sizes.
+        ranks: Who makes them.
+        places: Index of each in `calls`.
+        calls: Calls of classes of ranks.
+    """
+
+    keys: Ints
+    nbytes: Ints
+    ranks: Ints
+    places: Ints
+    calls: list[Call]
+
+    def described(self, at: int) -> tuple[int, Call]:
+        """Return rank and call of a message."""
+        return int(self.ranks[at]), self.calls[self.places[at]]
+
+
 class _Numbering:
     """Numbers collectives and messages."""
 
@@ -331,104 +334,79 @@ class _Numbering:
         self.queues = 0
         self.calls: list[tuple[str, int, int]] = []
         self._base: dict[int, int] = {}
-        self._before: list[Ints] = []
-        self._last: list[Ints] = []
-        self._call_of: list[Ints] = []
-        self._row_of: list[Ints] = []
-        self._pair: list[NDArray[Any]] = []
+        self._columns: tuple[list[Ints], ...] = ([], [], [], [], [])
         self._codes: dict[tuple[int, int, int], int] = {}
+        self._owner = {id(call): rank_class.rank for rank_class in job.classes for call in rank_class.step.calls}
         self._keys: Ints = np.zeros(0, np.int64)
         self._first_message = 0
-
-    def _class(self, op: str, nbytes: int, family: int) -> int:
-        self.calls.append((op, nbytes, family))
-        return len(self.calls) - 1
 
     def add_family(self, family: int, calls: Sequence[Call]) -> None:
         """Number all collectives of a family: number by number, row by row."""
         rows = len(self.layout.families[family])
         self._base[family] = self.count
         here = np.arange(rows, dtype=np.int64)
+        none = np.full(rows, -1, np.int64)
         for number, call in enumerate(calls):
-            first = self.count + number * rows
-            self._before.append(first - rows + here if number else np.full(rows, -1, np.int64))
-            self._last.append(self.queues + here)
-            self._call_of.append(np.full(rows, self._class(call.op, call.nbytes, family), np.int64))
-            self._row_of.append(here)
-            self._pair.append(np.full((rows, 2), -1, np.int64))
-        self.count += rows * len(calls)
+            before = self.count - rows + here if number else none
+            kind = np.full(rows, len(self.calls), np.int64)
+            self.calls.append((call.op, call.nbytes, family))
+            self._add(before, self.queues + here, kind, here, np.stack([none, none], axis=1))
         self.queues += rows
+
+    def _add(self, *columns: Ints) -> None:
+        """Add operations: those before, queues, classes, rows and ends of each."""
+        for column, more in zip(self._columns, columns, strict=True):
+            column.append(more)
+        self.count += len(columns[0])
 
     def _message_keys(self, call: Call, ranks: Ints) -> Ints:
         """Sender, receiver and what else tells messages apart, in one number."""
-        source, target = self._ends(call, ranks)
-        code = self._codes.setdefault((self.layout.family_of(call.group), call.tag, call.number), len(self._codes))
-        world = self.job.world
-        return (source * world + target) * 1_000_003 + code
-
-    def _ends(self, call: Call, ranks: Ints) -> tuple[Ints, Ints]:
         layout, family = self.layout, self.layout.family_of(call.group)
+        code = self._codes.setdefault((family, call.tag, call.number), len(self._codes))
         size = layout.families[family].shape[1]
-        first = self._representative(call)
-        away = layout.position[family, call.peer] - layout.position[family, first]
+        away = layout.position[family, call.peer] - layout.position[family, self._owner[id(call)]]
         peers = layout.families[family][layout.row[family, ranks], (layout.position[family, ranks] + away) % size]
-        return (ranks, peers) if call.op == "send" else (peers, ranks)
-
-    def _representative(self, call: Call) -> int:
-        return self._owner[id(call)]
+        source, target = (ranks, peers) if call.op == "send" else (peers, ranks)
+        return (source * self.job.world + target) * _CODES + code
 
     def add_messages(self, ranks_of: Sequence[Ints]) -> None:
         """Number all messages; sends and receives must be each other's."""
-        self._owner = {id(call): rank_class.rank for rank_class in self.job.classes for call in rank_class.step.calls}
-        sides: dict[str, list[tuple[Ints, Ints, Call]]] = {"send": [], "recv": []}
+        sent, received = (self._side(op, ranks_of) for op in PAIRWISE)
+        self._check_partners(sent, received, "receive")
+        self._check_partners(received, sent, "send")
+        differ = np.flatnonzero(sent.nbytes != received.nbytes)
+        if len(differ):
+            mine, theirs = sent.described(differ[0]), received.described(differ[0])
+            raise GraphError(f"a message has two sizes: rank {mine[0]} makes {mine[1]}, rank {theirs[0]} {theirs[1]}.")
+        self._keys, self._first_message = sent.keys, self.count
+        sizes, kinds = np.unique(sent.nbytes, return_inverse=True)
+        none, ends = np.full(len(sent.keys), -1, np.int64), sent.keys // _CODES
+        pairs = np.stack([ends // self.job.world, ends % self.job.world], axis=1)
+        self._add(none, none, len(self.calls) + kinds.reshape(-1), np.arange(len(none)), pairs)
+        self.calls += [("send", int(size), -1) for size in sizes]
+
+    def _side(self, op: str, ranks_of: Sequence[Ints]) -> _Side:
+        """Return all sends or all receives."""
+        calls: list[Call] = []
+        columns: list[Ints] = [np.zeros((4, 0), np.int64)]
         for rank_class, ranks in zip(self.job.classes, ranks_of, strict=True):
             for call in rank_class.step.calls:
-                if call.is_pairwise:
-                    sides[call.op].append((self._message_keys(call, ranks), ranks, call))
-        sent, by_send = self._sorted(sides["send"])
-        received, by_receive = self._sorted(sides["recv"])
-        self._check_partners(sent, received, by_send, sides["send"], "send", "receive")
-        self._check_partners(received, sent, by_receive, sides["recv"], "recv", "send")
-        self._keys, self._first_message = sent, self.count
-        sizes = self._sizes(sent, by_send, sides["send"])
-        other = self._sizes(received, by_receive, sides["recv"])
-        if np.any(sizes != other):
-            at = int(np.flatnonzero(sizes != other)[0])
-            mine, theirs = _find(at, by_send, sides["send"]), _find(at, by_receive, sides["recv"])
-            raise GraphError(f"a message has two sizes: rank {mine[0]} makes {mine[1]}, rank {theirs[0]} "
-                             f"{theirs[1]}.")  # fmt: skip
-        n = len(sent)
-        which, where = np.unique(sizes, return_inverse=True)
-        classes = np.array([self._class("send", int(size), -1) for size in which], np.int64)
-        self._before.append(np.full(n, -1, np.int64))
-        self._last.append(np.full(n, -1, np.int64))
-        self._call_of.append(classes[where.reshape(-1)] if n else np.zeros(0, np.int64))
-        self._row_of.append(np.arange(n, dtype=np.int64))
-        ends = sent // 1_000_003
-        self._pair.append(np.stack([ends // self.job.world, ends % self.job.world], axis=1))
-        self.count += n
+                if call.op == op:
+                    same = np.ones_like(ranks)
+                    keys = self._message_keys(call, ranks)
+                    columns.append(np.stack([keys, call.nbytes * same, ranks, len(calls) * same]))
+                    calls.append(call)
+        whole = np.concatenate(columns, axis=1)
+        keys, nbytes, makers, places = whole[:, np.argsort(whole[0], kind="stable")]
+        return _Side(keys, nbytes, makers, places, calls)
 
-    @staticmethod
-    def _sorted(side: list[tuple[Ints, Ints, Call]]) -> tuple[Ints, Ints]:
-        keys = np.concatenate([one[0] for one in side]) if side else np.zeros(0, np.int64)
-        order = np.argsort(keys, kind="stable")
-        return keys[order], order
-
-    @staticmethod
-    def _sizes(keys: Ints, order: Ints, side: list[tuple[Ints, Ints, Call]]) -> Ints:
-        sizes = [np.full(len(one[0]), one[2].nbytes, np.int64) for one in side]
-        return np.concatenate(sizes)[order] if sizes else np.zeros(0, np.int64)
-
-    def _check_partners(
-        self, mine: Ints, theirs: Ints, order: Ints, side: list[tuple[Ints, Ints, Call]], verb: str, other: str
-    ) -> None:
-        alone = np.flatnonzero(~np.isin(mine, theirs))
+    def _check_partners(self, mine: _Side, theirs: _Side, other: str) -> None:
+        alone = np.flatnonzero(~np.isin(mine.keys, theirs.keys))
         if len(alone):
-            rank, call = _find(int(alone[0]), order, side)
-            ends = int(mine[alone[0]]) // 1_000_003
-            peer = ends % self.job.world if verb == "send" else ends // self.job.world
+            rank, call = mine.described(alone[0])
+            ends = divmod(int(mine.keys[alone[0]]) // _CODES, self.job.world)
             raise GraphError(
-                f"rank {rank} makes {call}, for which rank {peer} has no "
+                f"rank {rank} makes {call}, for which rank {ends[call.op == 'send']} has no "
                 f"{other} (tag {call.tag}, number {call.number} in the iteration)."
             )
 
@@ -444,18 +422,7 @@ class _Numbering:
 
     def graph(self, blocks: list[Block], members: Ints) -> Graph:
         """All together."""
+        before, last, call_of, row_of, pair = map(np.concatenate, self._columns)
         return Graph(
-            self.job, self.layout, blocks, members, np.concatenate(self._before), np.concatenate(self._last),
-            self.queues, self.calls, np.concatenate(self._call_of), np.concatenate(self._row_of),
-            np.concatenate(self._pair),
-        )  # fmt: skip
-
-
-def _find(at: int, order: Ints, side: list[tuple[Ints, Ints, Call]]) -> tuple[int, Call]:
-    """Rank and call of one of many messages."""
-    place = int(order[at])
-    for _, ranks, call in side:
-        if place < len(ranks):
-            return int(ranks[place]), call
-        place -= len(ranks)
-    raise IndexError(at)
+            self.job, self.layout, blocks, members, before, last, self.queues, self.calls, call_of, row_of, pair
+        )

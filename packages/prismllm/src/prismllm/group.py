@@ -26,19 +26,17 @@ from torch import Tensor
 from torch.autograd import Variable
 from torch.autograd.profiler import record_function
 
-from prismllm.errors import SlicingError
+from prismllm.errors import ScriptError, SlicingError, call_site
 from prismllm.model import UNEVEN, Call, Group
 
 if TYPE_CHECKING:
-    from prismllm.session import CaptureHook
+    from prismllm.recorder import Recorder
     from prismllm.taint import Watch
 
 GLOO_TIMEOUT = timedelta(seconds=90)
 #: Payloads up to this size are kept for other slices: Python objects, shapes, flags.
 KEPT_BYTES = 65_536
 MARK = "prismllm::call"
-_TORCH = str(Path(torch.__file__).parent)
-_HERE = str(Path(__file__).parent)
 _OBJECTS = ("recv_object_list", "broadcast_object_list", "scatter_object_list")
 
 
@@ -62,7 +60,7 @@ class Slice:
         members: Sequence[int],
         store: Any,
         payloads: Path,
-        hook: CaptureHook,
+        hook: Recorder,
         unsent: Watch,
     ) -> None:
         self.rank, self.world, self.members = rank, world, tuple(members)
@@ -105,7 +103,7 @@ class SlicedWork(dist.Work):  # type: ignore[misc]
     #: Calls without a wait that are still under way, with the memory that they use.
     dropped: ClassVar[list[tuple[Sequence[Any], Any]]] = []
 
-    def __init__(self, hook: CaptureHook, place: int, outputs: list[Tensor], real: Sequence[Any], held: Any) -> None:
+    def __init__(self, hook: Recorder, place: int, outputs: list[Tensor], real: Sequence[Any], held: Any) -> None:
         super().__init__()
         self._hook, self._place, self._outputs, self._real, self._held = hook, place, outputs, real, held
         self._iteration = hook.iteration
@@ -127,12 +125,16 @@ class SlicedWork(dist.Work):  # type: ignore[misc]
                 for one in self._real:
                     one.wait()
                 self._real = ()
-                self._hook.waited(self._place, self._iteration)
+                if self._iteration != self._hook.iteration:
+                    call = self._hook.steps[self._iteration].calls[self._place]
+                    raise ScriptError(
+                        f"rank {self._hook.rank} waits at {call_site()} in iteration {self._hook.iteration} for a call "
+                        f"of iteration {self._iteration}: {call}. Wait for it before optimizer.step()."
+                    )
+                self._hook.waited(self._place)
         return True
 
-    def synchronize(self) -> None:
-        """Wait, as `wait` does."""
-        self.wait()
+    synchronize = wait
 
     def is_completed(self) -> bool:
         """A pruned call is complete as soon as it is launched."""
@@ -163,6 +165,15 @@ class SlicedWork(dist.Work):  # type: ignore[misc]
         return future
 
 
+def _refusing(what: str, remedy: str) -> Any:
+    """Return a method of a group that cannot be sliced: it raises SlicingError."""
+
+    def refuse(self: SlicedGroup, *_: Any, **__: Any) -> Any:
+        raise SlicingError(f"rank {self._slice.rank} calls {what} at {call_site()}: {remedy}")
+
+    return refuse
+
+
 class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
     """One group of a sliced job; made by `Slice.make_group`."""
 
@@ -191,10 +202,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         """The name under which torch finds the group."""
         return self._name
 
-    @property
-    def pg_name(self) -> str:
-        """The same name."""
-        return self._name
+    pg_name = group_name
 
     @property
     def group_desc(self) -> str:
@@ -205,9 +213,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Return the name of the backend."""
         return "prismllm"
 
-    def getBackendName(self) -> str:
-        """Return the name of the backend."""
-        return "prismllm"
+    getBackendName = name
 
     def size(self) -> int:
         """Return the number of members in the full-size job."""
@@ -218,13 +224,9 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._at
 
     def abort(self) -> None:
-        """Nothing to abort."""
+        """Nothing to abort, or to shut down."""
 
-    def shutdown(self) -> None:
-        """Nothing to shut down."""
-
-    def __repr__(self) -> str:
-        return f"SlicedGroup {self._number} ({self._description}) of {self._n}"
+    shutdown = abort
 
     # ------------------------------------------------------------------ one call
 
@@ -338,11 +340,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None, timeout: Any = None) -> SlicedWork:
         """Gather all members' tensors into one."""
-        return self._call(
-            "all_gather", _signature([input]), _nbytes([output]), [output],
-            lambda: self._real._allgather_base(_lend(output), _lend(input), opts or dist.AllgatherOptions()),
-            lambda: _fill(output, input),
-        )  # fmt: skip
+        return self.all_gather_single_coalesced([output], [input], opts)
 
     _allgather_base = all_gather_single
 
@@ -493,7 +491,7 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         peer, part = self._ranks[to], self._slice
         return self._call(
             "send", _signature(tensors), _nbytes(tensors), [],
-            lambda: part.direct.send(tensors, part.members.index(peer), self._tag(tag)),
+            lambda: part.direct.send(tensors, part.members.index(peer), self._number * 100_003 + tag),
             lambda: "none", peer, tag, is_real=peer in part.members and part.direct is not None,
             kept=[(self._key("send", self._at, to, tag), tensors)],
         )  # fmt: skip
@@ -504,13 +502,10 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
         key = self._key("send", source, self._at, tag)
         return self._call(
             "recv", _signature(tensors), _nbytes(tensors), tensors,
-            lambda: part.direct.recv(tensors, part.members.index(peer), self._tag(tag)),
+            lambda: part.direct.recv(tensors, part.members.index(peer), self._number * 100_003 + tag),
             lambda: self._from_elsewhere(key, source, tensors),
             peer, tag, is_real=peer in part.members and part.direct is not None,
         )  # fmt: skip
-
-    def _tag(self, tag: int) -> int:
-        return self._number * 100_003 + tag
 
     # ------------------------------------------------------------------ payloads of other slices
 
@@ -571,44 +566,15 @@ class SlicedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ what cannot be sliced
 
-    def _unknown(self, what: str, remedy: str) -> SlicingError:
-        return SlicingError(f"rank {self._slice.rank} calls {what} at {call_site()}: {remedy}")
-
-    def recv_anysource(self, tensors: list[Tensor], tag: int) -> SlicedWork:
-        """Refused."""
-        raise self._unknown("recv from any source", "whose message comes first is not decided by the script. Name it.")
-
-    def split_group(self, *_: Any, **__: Any) -> Any:
-        """Refused, as `merge_remote_group` is."""
-        raise self._unknown("split_group or merge_remote_group", "use dist.new_group or a DeviceMesh.")
-
-    merge_remote_group = split_group
-
-    def allgather_coalesced(self, *_: Any, **__: Any) -> Any:
-        """Refused."""
-        raise self._unknown("allgather_coalesced", "use all_gather_into_tensor.")
-
-    def monitored_barrier(self, *_: Any, **__: Any) -> Any:
-        """Refused."""
-        raise self._unknown("monitored_barrier", "use dist.barrier.")
-
-    def _start_coalescing(self, *_: Any) -> None:
-        raise self._unknown("a coalescing manager", "gloo has none; make the calls one by one.")
-
-
-def call_site() -> str:
-    """Return the innermost line that is neither torch's nor this package's, "train.py:31"."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith("<") and not name.startswith(_TORCH) and (
-            not name.startswith(_HERE) or "/examples/" in name
-        ):  # fmt: skip
-            if Path(name).name == "runpy.py":
-                break
-            return f"{Path(name).name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "?"
+    recv_anysource = _refusing(
+        "recv from any source", "whose message comes first is not decided by the script. Name it."
+    )
+    split_group = merge_remote_group = _refusing(
+        "split_group or merge_remote_group", "use dist.new_group or a DeviceMesh."
+    )
+    allgather_coalesced = _refusing("allgather_coalesced", "use all_gather_into_tensor.")
+    monitored_barrier = _refusing("monitored_barrier", "use dist.barrier.")
+    _start_coalescing = _refusing("a coalescing manager", "gloo has none; make the calls one by one.")
 
 
 def _options(options: Any, **values: Any) -> Any:

@@ -24,7 +24,7 @@ from torch.multiprocessing.spawn import ProcessException
 from prismllm.costs import Costs, Measured
 from prismllm.errors import InputError, ScriptError
 from prismllm.model import write_record
-from prismllm.session import own_ns
+from prismllm.recorder import own_ns
 
 SIZES = (4_096, 65_536, 524_288, 4_194_304)
 _REPEATS = 9

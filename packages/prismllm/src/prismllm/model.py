@@ -85,6 +85,11 @@ class Step(msgspec.Struct, frozen=True):
     peak_bytes: list[int] = []
     busy_ns: list[int] = []
 
+    def call_at(self, at: int) -> Call:
+        """Return the call of an event, launched or waited for."""
+        event = self.events[at]
+        return self.calls[event if event >= 0 else -1 - event]
+
 
 class Group(msgspec.Struct, frozen=True):
     """A process group.
@@ -104,8 +109,6 @@ class RankRecord(msgspec.Struct, frozen=True):
     """The calls, times and memory of one rank.
 
     Attributes:
-        rank: Global rank.
-        world: Ranks of the job.
         groups: All groups that it heard of, in order of creation.
         setup: What came before the iterations that repeat.
         step: The iteration that repeats, with digests and memory.
@@ -114,7 +117,6 @@ class RankRecord(msgspec.Struct, frozen=True):
         grouped_ns: When the last group was made; monotonic clock of this machine.
         stepped_ns: When each iteration ended, those of `setup` included; likewise.
         sizes: Bytes of the uneven calls of each iteration in `samples_ns`, in order; int [samples, uneven calls].
-        format: Of this file.
     """
 
     rank: int
@@ -128,6 +130,43 @@ class RankRecord(msgspec.Struct, frozen=True):
     stepped_ns: list[int] = []
     sizes: list[list[int]] = []
     format: int = FORMAT
+
+
+class RankTask(msgspec.Struct, frozen=True):
+    """The task of one process.
+
+    Attributes:
+        members: Ranks that run at the same time.
+        local_world: Ranks of a host, for LOCAL_RANK.
+        out: Directory of the capture.
+        warmup: Iterations before those that repeat.
+        timed: Iterations of which segments are timed, without profiler.
+        is_profiled: Operators and memory are recorded in the first iteration that repeats.
+        meeting: File where the members of the slice meet.
+        timeout_s: Seconds that the rank may take.
+        assistant: Connection to the assistant, for an emulation.
+        is_strict: In an emulation, control flow that reads an unsent value is an error.
+    """
+
+    rank: int
+    world: int
+    members: list[int]
+    local_world: int
+    script: list[str]
+    out: Path
+    warmup: int
+    timed: int
+    is_profiled: bool
+    meeting: Path
+    name: str
+    timeout_s: float
+    assistant: Any = None
+    is_strict: bool = False
+
+    @property
+    def log(self) -> Path:
+        """The file of what the script prints."""
+        return self.out / "logs" / f"{self.name}.log"
 
 
 Record = TypeVar("Record")

@@ -12,14 +12,13 @@ Source: PrismLLM proves nothing of this class in what is public; the procedure i
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from prismllm.capture import CaptureOptions, RankRunner, capture_alone, capture_slices, in_slices, prepare
+from prismllm.capture import CaptureOptions, capture_alone, capture_slice, prepare
 from prismllm.errors import DivergenceError, SlicingError
 from prismllm.graph import Job, Layout, RankClass, fingerprint, lay_out
 from prismllm.model import RankRecord, Step, write_record
@@ -38,34 +37,27 @@ _UNLIKE_NS = 1_000_000
 
 @dataclass
 class Explored:
-    """The records and fingerprints of the ranks that have run.
+    """The records and fingerprints of the ranks that have run, and the layout, after the first one ran."""
 
-    Attributes:
-        runner: Where ranks are run.
-        say: Told of the progress.
-        records: Of each rank that ran.
-        prints: Their fingerprints.
-        layout: Groups as families, after the first rank ran.
-    """
-
-    runner: RankRunner
+    options: CaptureOptions
     say: Say
     records: dict[int, RankRecord] = field(default_factory=dict)
     prints: dict[int, str] = field(default_factory=dict)
-    layout: Layout | None = None
+    layout: Layout = field(init=False)
 
     def run(self, ranks: Sequence[int]) -> None:
         """Run the ranks that have not run yet, in slices, with the ranks that they need."""
         wanted = [rank for rank in dict.fromkeys(ranks) if rank not in self.records]
-        for part in in_slices(wanted, self.runner.options.slice_size):
-            missing = [rank for rank in part if rank not in self.records]
+        size = self.options.slice_size
+        for at in range(0, len(wanted), size):
+            missing = [rank for rank in wanted[at : at + size] if rank not in self.records]
             if missing:
                 self._run_slice(missing)
 
     def _run_slice(self, ranks: list[int]) -> None:
         self.say(f"run ranks {', '.join(map(str, ranks))}")
         try:
-            new = capture_slices(self.runner, [ranks])
+            new = capture_slice(self.options, ranks)
         except SlicingError as error:
             more = [rank for rank in error.needs if rank not in ranks]
             if not more:
@@ -74,7 +66,7 @@ class Explored:
             return
         for rank, record in new.items():
             self.records[rank] = record
-            if self.layout is None:
+            if len(self.records) == 1:
                 self.layout = lay_out(record.groups, record.world)
             self.check_groups(record)
             self.prints[rank] = fingerprint(record.step, rank, self.layout)
@@ -94,30 +86,22 @@ class Explored:
             )
 
 
-def capture_job(
-    options: CaptureOptions, *, every_rank: bool = False, say: Say = lambda _: None, runner: RankRunner | None = None
-) -> Job:
+def capture_job(options: CaptureOptions, *, every_rank: bool = False, say: Say = lambda _: None) -> Job:
     """Capture a job: find classes, check each on one more rank, time one or two of each, write `job.json`.
 
-    Args:
-        options: Script, world, slices, directory.
-        every_rank: Run every rank instead of some of each class.
-        say: Told of the progress.
-        runner: An open process with torch loaded, to capture several jobs with; its options become these.
+    With `every_rank` all ranks run instead of some of each class.
 
     Raises:
         PrismError: What the script ran into, or ranks that are not alike although their places are.
     """
     prepare(options)
-    with contextlib.nullcontext(runner) if runner is not None else RankRunner(options) as opened:
-        opened.options = options
-        found = Explored(opened, say)
-        if every_rank or options.world <= options.slice_size:
-            found.run(range(options.world))
-            keys: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in range(options.world)}
-        else:
-            keys = _explore(found)
-        job = _assemble(found, keys, every_rank=every_rank)
+    found = Explored(options, say)
+    if every_rank or options.world <= options.slice_size:
+        found.run(range(options.world))
+        keys: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in range(options.world)}
+    else:
+        keys = _explore(found)
+    job = _assemble(found, keys, every_rank=every_rank)
     write_record(options.out / "job.json", job)
     return job
 
@@ -125,21 +109,21 @@ def capture_job(
 def _explore(found: Explored) -> dict[int, tuple[int, ...]]:
     """Run the ranks that tell classes apart, and a second one of each class.
 
-    Returns:
-        For each rank of the world, the places that count; one rank of each has run at least.
+    Return the places that count for each rank of the world; at least one rank of each has run.
     """
-    world = found.runner.options.world
+    world = found.options.world
     found.run([0])
-    layout = _layout(found)
+    layout = found.layout
     tried = [
         at
         for at, family in enumerate(layout.families)
         if family.shape[1] > 1 and layout.row[at, 0] >= 0 and (at > 0 or len(layout.families) == 1)
     ]
-    probes = {at: _corners(layout.families[at][layout.row[at, 0]].tolist()) for at in tried}
+    groups = {at: layout.families[at][layout.row[at, 0]].tolist() for at in tried}
+    probes = {at: (ranks[1], ranks[len(ranks) // 2], ranks[-1]) for at, ranks in groups.items()}
     found.run([rank for ranks in probes.values() for rank in ranks])
     counting = [at for at in tried if any(found.prints[rank] != found.prints[0] for rank in probes[at])]
-    found.run([rank for at in counting for rank in layout.families[at][layout.row[at, 0]].tolist()])
+    found.run([rank for at in counting for rank in groups[at]])
     keys = {rank: _key(layout, counting, rank) for rank in range(world)}
     members: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for rank, key in keys.items():
@@ -153,17 +137,6 @@ def _explore(found: Explored) -> dict[int, tuple[int, ...]]:
             if found.prints[other] != found.prints[ran[0]]:
                 _refuse(found.records[ran[0]], found.records[other])
     return keys
-
-
-def _layout(found: Explored) -> Layout:
-    if found.layout is None:  # pragma: no cover - a rank has run
-        raise AssertionError("nothing has run")
-    return found.layout
-
-
-def _corners(ranks: list[int]) -> list[int]:
-    """Return the second, the middle and the last rank of a group."""
-    return list(dict.fromkeys([ranks[min(1, len(ranks) - 1)], ranks[len(ranks) // 2], ranks[-1]]))
 
 
 def _key(layout: Layout, counting: list[int], rank: int) -> tuple[int, ...]:
@@ -192,7 +165,7 @@ def _refuse(one: RankRecord, other: RankRecord) -> None:
 
 def _assemble(found: Explored, keys: dict[int, tuple[int, ...]], *, every_rank: bool) -> Job:
     """Return the job. A class has one fingerprint and one time; a rank that did not run takes those of its places."""
-    options = found.runner.options
+    options = found.options
     print_of_key = {keys[rank]: found.prints[rank] for rank in found.records}
     numbers: dict[str, int] = {}
     class_of = [numbers.setdefault(print_of_key[keys[rank]], len(numbers)) for rank in range(options.world)]
@@ -233,7 +206,7 @@ def _time_ranks(
     Raises:
         DivergenceError: A rank makes other calls than its class.
     """
-    options = found.runner.options
+    options = found.options
     random = Random(options.seed)
     chosen: list[int] = []
     for number, first in first_of.items():
@@ -284,18 +257,18 @@ def _unlike(
 def _alone(found: Explored, ranks: Sequence[int]) -> dict[int, RankRecord]:
     """Time ranks alone. A rank that needs a payload without a recording runs in a slice first."""
     try:
-        return capture_alone(found.runner, ranks)
+        return capture_alone(found.options, ranks)
     except SlicingError:
         if all(rank in found.records for rank in ranks):
             raise
         found.run(ranks)
-        return capture_alone(found.runner, ranks)
+        return capture_alone(found.options, ranks)
 
 
 def _calls(found: Explored, record: RankRecord) -> str:
     """Return the fingerprint of a rank's calls, without its operators."""
     step = record.step
-    return fingerprint(Step(step.calls, step.events, step.segments_ns), record.rank, _layout(found))
+    return fingerprint(Step(step.calls, step.events, step.segments_ns), record.rank, found.layout)
 
 
 def _least_ns(record: RankRecord) -> int:
@@ -304,11 +277,7 @@ def _least_ns(record: RankRecord) -> int:
 
 
 def _by_time(times: dict[int, RankRecord]) -> list[dict[int, RankRecord]]:
-    """Part ranks that make the same calls by how long they work.
-
-    Returns:
-        Ranks that work equally long, the largest part first, of equally large ones the slower.
-    """
+    """Part ranks by how long they work: the largest part first, of equally large ones the slower."""
     parts: list[dict[int, RankRecord]] = []
     begun_ns = 0
     for rank in sorted(times, key=lambda one: _least_ns(times[one])):
@@ -326,7 +295,7 @@ def _rank_class(found: Explored, first: int, ran: Sequence[int], times: dict[int
     rank = first if first in times or not times else min(times)
     alone = times[rank]
     if rank in found.records:
-        check_repeats(rank, found.records[rank].step, alone.step, found.runner.options.warmup)
+        check_repeats(rank, found.records[rank].step, alone.step, found.options.warmup)
     totals = [sum(one.step.segments_ns) for one in times.values()]
     calls = found.records.get(rank, alone).step.calls
     step = Step(calls, shape.step.events, alone.step.segments_ns, shape.step.work, shape.step.grown_bytes,

@@ -5,24 +5,37 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 from prismllm.errors import DivergenceError
 from prismllm.model import Call, Step
 
+_SCHEDULER = Path("/proc/thread-self/schedstat")
+
+
+def own_ns() -> int:
+    """Return nanoseconds of a clock that stands while this thread is ready and no core is free for it.
+
+    Computing and sleeping count; waiting in the run queue is the load of this machine, not the job's.
+    """
+    now = time.perf_counter_ns()
+    try:
+        return now - int(_SCHEDULER.read_bytes().split()[1])
+    except (OSError, IndexError):  # a kernel without scheduler statistics
+        return now
+
 
 class Recorder:
-    """The events of one rank, iteration by iteration.
+    """Writes down the events of one rank, iteration by iteration; lets no time pass.
 
-    Args:
-        clock_ns: Nanoseconds of a clock that only goes forward.
-        cpu_ns: Nanoseconds in which this thread has used a core.
+    `clock_ns` returns nanoseconds of the rank's own work, and only goes forward.
     """
 
-    def __init__(self, clock_ns: Callable[[], int], cpu_ns: Callable[[], int] = time.thread_time_ns) -> None:
-        self._clock_ns, self._cpu_ns = clock_ns, cpu_ns
+    def __init__(self, rank: int, clock_ns: Callable[[], int]) -> None:
+        self.rank, self._clock_ns = rank, clock_ns
         self.steps: list[Step] = []
-        self._left_ns, self._left_cpu_ns = clock_ns(), cpu_ns()
         self._begin()
+        self.leave()
 
     def _begin(self) -> None:
         self.calls: list[Call] = []
@@ -31,6 +44,11 @@ class Recorder:
         self._busy_ns: list[int] = []
         self._numbers: Counter[tuple[object, ...]] = Counter()
 
+    @property
+    def iteration(self) -> int:
+        """The iteration that runs now."""
+        return len(self.steps)
+
     def number(self, op: str, group: int, peer: int, tag: int) -> int:
         """Count this call; return how many of its class came before in this iteration."""
         key: tuple[object, ...] = (op, group, peer, tag) if op in ("send", "recv") else (group,)
@@ -38,33 +56,30 @@ class Recorder:
         return self._numbers[key] - 1
 
     def enter(self) -> int:
-        """Own work ends here.
-
-        Returns:
-            Its nanoseconds.
-        """
+        """Own work ends here; return its nanoseconds."""
         spent = self._clock_ns() - self._left_ns
         self._segments_ns.append(spent)
-        self._busy_ns.append(max(0, min(spent, self._cpu_ns() - self._left_cpu_ns)))
+        self._busy_ns.append(max(0, min(spent, time.thread_time_ns() - self._left_cpu_ns)))
         return spent
 
     def leave(self) -> None:
         """Own work goes on."""
-        self._left_ns, self._left_cpu_ns = self._clock_ns(), self._cpu_ns()
+        self._left_ns, self._left_cpu_ns = self._clock_ns(), time.thread_time_ns()
 
-    def launch(self, call: Call) -> int:
-        """A call is launched; between `enter` and `leave`.
-
-        Returns:
-            Its place among the calls of this iteration.
-        """
+    def launched(self, call: Call) -> int:
+        """A call is launched and own work goes on; return its place among the calls of this iteration."""
         self.calls.append(call)
         self.events.append(len(self.calls) - 1)
+        self.leave()
         return len(self.calls) - 1
 
-    def wait(self, place: int) -> None:
-        """A call is waited for; between `enter` and `leave`."""
+    def ask(self, place: int) -> None:
+        """A rank is about to wait for a call. In a capture calls take no time."""
+
+    def waited(self, place: int) -> None:
+        """A call has been waited for and own work goes on."""
         self.events.append(-1 - place)
+        self.leave()
 
     def end_step(self) -> Step:
         """The optimizer has stepped; the next iteration begins."""
@@ -78,12 +93,6 @@ class Recorder:
 
 def check_repeats(rank: int, first: Step, other: Step, number: int) -> None:
     """Check that an iteration makes the calls of the first one.
-
-    Args:
-        rank: Whose iterations they are.
-        first: The iteration that stands for all.
-        other: A later one.
-        number: Which, counted from the start of the script.
 
     Raises:
         DivergenceError: It does not; names the first call that differs, with file and line.

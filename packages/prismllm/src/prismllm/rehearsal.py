@@ -27,7 +27,6 @@ class BlockedRank:
     """A rank that never ends the iteration, and its call.
 
     Attributes:
-        rank: Global rank.
         op: Number of the call among those of the iteration; of the culprit the one that it never makes.
         call: Operation and place in the script.
         is_culprit: It hangs itself; the others wait.
@@ -105,10 +104,6 @@ class Prediction:
 class Rehearsal:
     """A job that can be replayed.
 
-    Args:
-        job: As captured.
-        costs: Of communication.
-
     Raises:
         GraphError: The ranks' calls do not fit together.
     """
@@ -160,9 +155,8 @@ class Rehearsal:
             hung = self.run(wanted, iterations=first_of(wanted) + 1)[-1]
             return Prediction(seconds, seconds, seconds, compute_s, exposed_s, self.risk,
                               blocked(self.graph, hung, wanted))  # fmt: skip
-        if any(
-            rank_class.sizes for rank_class in self.job.classes
-        ):  # an uneven call costs as much as its largest member
+        # An uneven call costs as much as its largest member.
+        if any(rank_class.sizes for rank_class in self.job.classes):
             seconds = float(np.median([self._drawn(wanted, iterations, seed) for seed in range(_ROUNDS)]))
         shorter, longer = ([*wanted, Busy(by), Network(1 / by)] for by in (_SHORTER, _LONGER))
         low = min(seconds, self._drawn(shorter, iterations, None))

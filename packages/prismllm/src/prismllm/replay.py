@@ -29,7 +29,6 @@ class Track:
     """The times of the ranks of one block in one iteration.
 
     Attributes:
-        block: Whose.
         begin_s: When the iteration began; float64 [n].
         at_s: When each event was reached, own work before it done; float64 [M, n].
         left_s: When it was over; float64 [M, n].
@@ -50,7 +49,6 @@ class Iteration:
     """One replayed iteration.
 
     Attributes:
-        tracks: Of each block.
         ready_s: When the last member had launched; float64 [S].
         done_s: When the call ended; inf for what never does; float64 [S].
         cost_s: Seconds from there to the end; float64 [S].
@@ -78,18 +76,10 @@ def replay(
     noise: int | None = None,
     keep: int = 1,
 ) -> tuple[list[Iteration], list[float]]:
-    """Replay iterations of the graph.
-
-    Args:
-        graph: Of the job.
-        costs: Of calls.
-        changes: What is different from the capture.
-        iterations: How many.
-        noise: Seed of variations as they were measured; None for medians.
-        keep: How many of the last iterations are returned with their tracks.
+    """Replay iterations of the graph with times drawn from those measured by the seed `noise`; None for medians.
 
     Returns:
-        The last iterations, and the seconds of each iteration from the last rank's end of one to that of the next.
+        The last `keep` iterations, and the seconds of each from the last rank's end of one to that of the next.
 
     Raises:
         DeadlockError: Ranks wait for each other in a cycle; ranks and calls are named.
@@ -240,7 +230,6 @@ class Operations:
     """Calls under way in one iteration.
 
     Args:
-        graph: Of the job.
         cost_s: Of each operation; float64 [S].
         queue_free: When each group's queue was free at last; float64 [queues].
     """
@@ -263,11 +252,7 @@ class Operations:
         return self._come[operations] < self._members[operations]
 
     def settle(self, operations: NDArray[np.int64]) -> bool:
-        """Compute when these operations end, if all members have come to them and to earlier calls of their groups.
-
-        Returns:
-            True if all have an end now.
-        """
+        """Compute when these operations end; return True if all members have come to them and to those before them."""
         chain = [np.unique(operations[np.isnan(self.done_s[operations])])]
         while len(chain[-1]):
             here = chain[-1]
@@ -288,8 +273,6 @@ class Walker:
     """A block on its way through an iteration.
 
     Args:
-        graph: Of the job.
-        block: The ranks.
         own_s: Own work in each segment; float64 [M + 1, n or 1].
         begin_s: When each rank begins; float64 [n].
     """

@@ -2,178 +2,63 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import runpy
-import socket
 import statistics
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
+import torch.distributed.pipelining
+import torch.distributed.tensor.parallel
 from torch._C._profiler import _ExtraFields_Allocation
 from torch.autograd.profiler import profile, record_function
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from prismllm.errors import InputError, PrismError, ScriptError
-from prismllm.group import MARK, Slice, SlicedGroup, call_site
-from prismllm.model import Call, RankRecord, Step, digest, write_record
-from prismllm.recorder import Recorder, check_repeats
+from prismllm.group import MARK, Slice, SlicedGroup
+from prismllm.model import Call, RankRecord, RankTask, Step, digest, write_record
+from prismllm.recorder import Recorder, check_repeats, own_ns
 from prismllm.taint import StrictWatch, Watch
-
-
-class RankTask(msgspec.Struct, frozen=True):
-    """The task of one process.
-
-    Attributes:
-        rank: Global rank that it plays.
-        world: Ranks of the job.
-        members: Ranks that run at the same time.
-        local_world: Ranks of a host, for LOCAL_RANK.
-        script: Training script, with its arguments.
-        out: Directory of the capture.
-        warmup: Iterations before those that repeat.
-        timed: Iterations of which segments are timed, without profiler.
-        is_profiled: Operators and memory are recorded in the first iteration that repeats.
-        meeting: File where the members of the slice meet.
-        name: Of the file that is written.
-        assistant: Address of the assistant process, for an emulation.
-        is_strict: In an emulation, control flow that reads an unsent value is an error.
-    """
-
-    rank: int
-    world: int
-    members: list[int]
-    local_world: int
-    script: list[str]
-    out: str
-    warmup: int
-    timed: int
-    is_profiled: bool
-    meeting: str
-    name: str
-    assistant: str = ""
-    is_strict: bool = False
-
 
 STEP = "prismllm::step"
 _ASSISTANT_S = 60.0
 
 
 class Finished(BaseException):
-    """Raised out of the optimizer's step when enough iterations are done."""
+    """Raised out of the optimizer's step when enough iterations are done, and out of a wait that never ends."""
 
 
-_SCHEDULER = Path("/proc/thread-self/schedstat")
+class SandboxRecorder(Recorder):
+    """Lets each wait last as long as the assistant says."""
 
-
-def own_ns() -> int:
-    """Return nanoseconds of a clock that stands while this thread is ready and no core is free for it.
-
-    Computing and sleeping count; waiting in the run queue is the load of this machine, not the job's.
-    """
-    now = time.perf_counter_ns()
-    try:
-        return now - int(_SCHEDULER.read_bytes().split()[1])
-    except (OSError, IndexError):  # a kernel without scheduler statistics
-        return now
-
-
-class CaptureHook:
-    """Writes calls down; lets no time pass.
-
-    Args:
-        rank: Global rank, for errors.
-        clock_ns: Nanoseconds of the rank's own work.
-    """
-
-    def __init__(self, rank: int, clock_ns: Callable[[], int] = own_ns) -> None:
-        self.rank = rank
-        self.recorder = Recorder(clock_ns)
-
-    @property
-    def iteration(self) -> int:
-        """The iteration that runs now."""
-        return len(self.recorder.steps)
-
-    def number(self, op: str, group: int, peer: int, tag: int) -> int:
-        """Return how many such calls came before in this iteration."""
-        return self.recorder.number(op, group, peer, tag)
-
-    def enter(self) -> int:
-        """Own work stops."""
-        return self.recorder.enter()
-
-    def launched(self, call: Call) -> int:
-        """Own work goes on."""
-        place = self.recorder.launch(call)
-        self.recorder.leave()
-        return place
-
-    def stepped(self, step: Step) -> None:
-        """The optimizer has stepped."""
-
-    def ask(self, place: int) -> None:
-        """Calls take no time."""
-
-    def waited(self, place: int, iteration: int) -> None:
-        """Own work goes on.
-
-        Raises:
-            ScriptError: The call was launched in an earlier iteration; rank, call and both lines are named.
-        """
-        if iteration != self.iteration:
-            raise ScriptError(
-                f"rank {self.rank} waits at {call_site()} in iteration {self.iteration} for a call of iteration "
-                f"{iteration}: {self.recorder.steps[iteration].calls[place]}. Wait for it before "
-                "optimizer.step()."
-            )
-        self.recorder.wait(place)
-        self.recorder.leave()
-
-
-class Stuck(BaseException):
-    """Raised out of a wait that never ends."""
-
-
-class SandboxHook(CaptureHook):
-    """Lets each wait last as long as the assistant says.
-
-    Args:
-        order: Of this rank.
-        since: First iteration in emulated time.
-        clock_ns: Nanoseconds of the rank's own work.
-    """
-
-    def __init__(self, order: RankTask, since: int, clock_ns: Callable[[], int] = own_ns) -> None:
+    def __init__(self, order: RankTask, clock_ns: Callable[[], int]) -> None:
         super().__init__(order.rank, clock_ns)
-        self._order, self._since = order, since
+        self._order, self._since = order, order.warmup + 1  # the first iteration in emulated time
         self._own_ns = 0
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(_ASSISTANT_S)
-        self._socket.connect(order.assistant)
-        self._answers = self._socket.makefile("r")
 
     def enter(self) -> int:
-        """Own work stops."""
+        """Own work ends here; return its nanoseconds."""
         self._own_ns = super().enter()
         return self._own_ns
 
     def _tell(self, what: str, place: int = 0, call: str = "") -> None:
-        said = [self._order.rank, what, place, self._own_ns / 1e9, call]
-        self._socket.sendall(msgspec.json.encode(said) + b"\n")
+        self._order.assistant.send((self._order.rank, what, place, self._own_ns / 1e9, call))
 
     def launched(self, call: Call) -> int:
         """The assistant hears of it; own work goes on."""
         if self.iteration >= self._since:
-            self._tell("launch", len(self.recorder.calls), f"{call.op} {call.signature} at {call.site}")
+            self._tell("launch", len(self.calls), f"{call.op} {call.signature} at {call.site}")
         return super().launched(call)
 
     def ask(self, place: int) -> None:
@@ -181,31 +66,29 @@ class SandboxHook(CaptureHook):
         if self.iteration >= self._since:
             asked = time.perf_counter()
             self._tell("wait", place)
-            answer = self._answers.readline()
-            wait_s = float(answer) if answer else -1.0
+            wait_s = self._order.assistant.recv() if self._order.assistant.poll(_ASSISTANT_S) else -1.0
             if wait_s < 0:
                 raise ScriptError(f"rank {self._order.rank}: the assistant has ended the emulation")
             if wait_s == float("inf"):
-                raise Stuck
+                raise Finished
             time.sleep(max(0.0, wait_s - (time.perf_counter() - asked)))
 
-    def stepped(self, step: Step) -> None:
+    def end_step(self) -> Step:
         """The assistant hears of the end of an iteration in emulated time."""
+        step = super().end_step()
         if self.iteration > self._since:
             self._own_ns = step.segments_ns[-1]
             self._tell("step")
+        return step
 
 
 def intercept(part: Slice) -> None:
     """`dist.init_process_group` makes the sliced group of the whole world, whatever backend the script names."""
     original = dist.distributed_c10d.init_process_group
 
-    def create(options: Any, _: Any) -> SlicedGroup:
+    def create(options: Any, _: Any) -> SlicedGroup | None:
         world = list(range(part.world))
-        group = part.make_group(world, options.group_id, "world")
-        if group is None:  # pragma: no cover - this rank is in the world
-            raise AssertionError("not a member of the world")
-        return group
+        return part.make_group(world, options.group_id, "world")
 
     dist.Backend.register_backend("prismllm", create, extended_api=True, devices=["cpu"])
 
@@ -248,10 +131,6 @@ def pretend(order: RankTask) -> None:
 def run_script(script: list[str], rank: int) -> None:
     """Run the script as if it had been started from the command line.
 
-    Args:
-        script: With its arguments.
-        rank: Global rank, for errors.
-
     Raises:
         ScriptError: It failed, or ended before enough iterations were done.
         PrismError: A call of the script failed.
@@ -261,10 +140,8 @@ def run_script(script: list[str], rank: int) -> None:
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         runpy.run_path(str(path), run_name="__main__")
-    except (Finished, Stuck):
+    except Finished:
         return
-    except PrismError:
-        raise
     except SystemExit as end:
         raise ScriptError(f"{path.name} exited with status {end.code} before enough iterations were done") from None
     except Exception as error:
@@ -282,13 +159,33 @@ def run_script(script: list[str], rank: int) -> None:
     )
 
 
-def meet_slice(order: RankTask, patience_s: float = 120.0) -> Any:
+def meet_slice(order: RankTask) -> Any:
     """Return the store of the slice's members; None for a slice of one."""
     if len(order.members) < 2:
         return None
-    store = dist.FileStore(order.meeting, len(order.members))
-    store.set_timeout(timedelta(seconds=patience_s))
+    store = dist.FileStore(str(order.meeting), len(order.members))
+    store.set_timeout(timedelta(seconds=120))
     return store
+
+
+def play(order: RankTask, pipe: Connection[Any, Any]) -> None:
+    """Run one rank in this process, which ends with it; send what it ran into, or None."""
+    error: PrismError | None = None
+    log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    faulthandler.dump_traceback_later(max(1.0, order.timeout_s - 2), file=2)
+    try:
+        capture(order)
+    except PrismError as failure:
+        error = failure
+    except BaseException as failure:  # noqa: BLE001 - the process ends here, whatever it was
+        traceback.print_exc()
+        error = ScriptError(f"rank {order.rank}: {type(failure).__name__}: {failure} (log: {order.log})")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pipe.send(error)
+    os._exit(0)
 
 
 def capture(order: RankTask) -> None:
@@ -299,15 +196,15 @@ def capture(order: RankTask) -> None:
     """
     pretend(order)
     torch.set_num_threads(1)
-    emulated_since = order.warmup + 1
     unsent = StrictWatch(order.rank) if order.is_strict else Watch()
 
     def clock_ns() -> int:
         return own_ns() - unsent.spent_ns
 
-    hook = SandboxHook(order, emulated_since, clock_ns) if order.assistant else CaptureHook(order.rank, clock_ns)
+    is_emulated = order.assistant is not None
+    recorder = SandboxRecorder(order, clock_ns) if is_emulated else Recorder(order.rank, clock_ns)
     store = meet_slice(order)
-    part = Slice(order.rank, order.world, order.members, store, Path(order.out) / "payloads", hook, unsent)
+    part = Slice(order.rank, order.world, order.members, store, order.out / "payloads", recorder, unsent)
     intercept(part)
     steady = order.warmup
     profiler = profile(use_cpu=True, record_shapes=True, profile_memory=True) if order.is_profiled else None
@@ -316,28 +213,27 @@ def capture(order: RankTask) -> None:
 
     def after_step() -> None:
         with record_function(STEP):
-            step = hook.recorder.end_step()
+            step = recorder.end_step()
             stepped_ns.append(time.monotonic_ns())
-            hook.stepped(step)
-        done = len(hook.recorder.steps) - 1
+        done = len(recorder.steps) - 1
         if done == steady and profiler is not None:
             profiler.__exit__(None, None, None)
-            lengths = [len(one.events) + 1 for one in hook.recorder.steps]
+            lengths = [len(one.events) + 1 for one in recorder.steps]
             digests.append(_read_profile(profiler, lengths, has_shapes=not any(one.is_uneven for one in step.calls)))
-            hook.recorder.leave()
+            recorder.leave()
         if done > steady:
-            check_repeats(order.rank, hook.recorder.steps[steady], step, done)
+            check_repeats(order.rank, recorder.steps[steady], step, done)
         if done >= steady + order.timed:
             raise Finished
 
     on_step(after_step)
     if profiler is not None:
         profiler.__enter__()
-    hook.recorder.leave()
+    recorder.leave()
     run_script(order.script, order.rank)
     if not dist.is_initialized():
         raise InputError(f"{order.script[0]} never calls init_process_group: it is not distributed")
-    _write(order, hook, part, digests, stepped_ns)
+    _write(order, recorder, part, digests, stepped_ns)
     if store is not None:  # no rank leaves while others may still receive
         store.add("left", 1)
         until = time.monotonic() + 30
@@ -346,10 +242,10 @@ def capture(order: RankTask) -> None:
 
 
 def _write(
-    order: RankTask, hook: CaptureHook, part: Slice, digests: list[tuple[list[str], list[int], list[int], int]],
+    order: RankTask, recorder: Recorder, part: Slice, digests: list[tuple[list[str], list[int], list[int], int]],
     stepped_ns: list[int],
 ) -> None:  # fmt: skip
-    steps = hook.recorder.steps
+    steps = recorder.steps
     step = steps[order.warmup]
     peak_bytes = 0
     samples = [one.segments_ns for one in steps[order.warmup + 1 :]]
@@ -364,7 +260,7 @@ def _write(
         order.rank, order.world, part.groups, steps[: order.warmup], step, samples, peak_bytes, part.grouped_ns,
         stepped_ns, sizes if any(sizes) else [],
     )  # fmt: skip
-    write_record(Path(order.out) / order.name, record)
+    write_record(order.out / order.name, record)
 
 
 def _medians(rows: Sequence[Sequence[int]]) -> list[int]:
@@ -380,10 +276,8 @@ def _read_profile(
     Operators of other threads do not count: gloo's threads carry the rank's profiler with them, and work on a call
     while the rank is in it or goes on.
 
-    Args:
-        profiler: Started with the process and stopped now.
-        lengths: Segments of each iteration so far.
-        has_shapes: Operators of other shapes are others. Not so after uneven calls, where shapes follow their sizes.
+    The profiler was started with the process; `lengths` are the segments of each iteration so far. With `has_shapes`
+    operators of other shapes are others; not so after uneven calls, where shapes follow their sizes.
 
     Returns:
         Digest of each segment's operators; its memory growth; the most in use during it; the most in use ever. Bytes.
@@ -465,11 +359,8 @@ def account(allocations: Sequence[Allocation]) -> list[tuple[int, int]]:
     on any thread. The profiler does not see all of what other threads free: then the next one at that address says
     that it is gone.
 
-    Args:
-        allocations: In order of time.
-
     Returns:
-        Nanoseconds and bytes, in order of time.
+        Nanoseconds and bytes, in order of time, as the allocations are.
     """
     held: dict[int, int] = {}
     changes: list[tuple[int, int]] = []

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from prismllm.errors import UnsentValueError
+from prismllm.errors import UnsentValueError, call_site
 
 #: Operators by which Python learns a value.
 _DECIDING = ("is_nonzero", "equal", "nonzero", "_local_scalar_dense", "masked_select")
@@ -31,8 +29,14 @@ _OVERWRITING = ("copy_", "zero_", "fill_", "normal_", "uniform_")
 class UnsentFloat(float):
     """A number that came from zeros: may be shown and calculated with, but not decided by."""
 
-    site: str
     rank: int
+    site: str
+
+    def __new__(cls, value: float, rank: int, site: str) -> UnsentFloat:
+        """Remember whose zeros the number came from."""
+        number = super().__new__(cls, value)
+        number.rank, number.site = rank, site
+        return number
 
     def _refuse(self, *_: Any) -> Any:
         raise UnsentValueError(_text(self.rank, self.site))
@@ -46,7 +50,7 @@ def _calculate(name: str) -> Callable[..., Any]:
 
     def method(self: UnsentFloat, *others: Any) -> Any:
         value = plain(self, *others)
-        return unsent_float(value, self.rank, self.site) if isinstance(value, float) else value
+        return UnsentFloat(value, self.rank, self.site) if isinstance(value, float) else value
 
     return method
 
@@ -55,30 +59,12 @@ for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__
     setattr(UnsentFloat, _name, _calculate(_name))
 
 
-def unsent_float(value: float, rank: int, site: str) -> UnsentFloat:
-    """Return a number that remembers whose zeros it came from."""
-    number = UnsentFloat(value)
-    number.rank, number.site = rank, site
-    return number
-
-
 def _text(rank: int, site: str, deed: str = "decides at {} by a value") -> str:
     return (
-        f"rank {rank} {deed.format(_line())} that came from a message nobody has sent (received at {site}). "
+        f"rank {rank} {deed.format(call_site())} that came from a message nobody has sent (received at {site}). "
         "Run its sender in the same slice or as a sandbox rank, or let a recording supply it (capture both with a "
         "larger --slice)."
     )
-
-
-def _line() -> str:
-    torch_home = str(Path(torch.__file__).parent)
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith("<") and not name.startswith(torch_home) and name != __file__:
-            return f"{Path(name).name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "?"
 
 
 def _held(tensor: torch.Tensor) -> torch.Tensor:
@@ -108,11 +94,7 @@ class Watch:
 
 
 class StrictWatch(Watch, TorchDispatchMode):  # type: ignore[misc]
-    """Follows unsent values from operator to operator, from the first one on; without any it costs nothing.
-
-    Args:
-        rank: Global rank of this process.
-    """
+    """Follows unsent values from operator to operator, from the first one on; without any it costs nothing."""
 
     def __init__(self, rank: int) -> None:
         TorchDispatchMode.__init__(self)
@@ -200,7 +182,7 @@ def _guard(mode: StrictWatch, rank: int) -> None:
             value = plain_item(self)
         finally:
             _item_calls.pop()
-        return value if site is None or not isinstance(value, float) else unsent_float(value, rank, site)
+        return value if site is None or not isinstance(value, float) else UnsentFloat(value, rank, site)
 
     torch.Tensor.item = item
     for name in ("numpy", "tolist", "__array__"):

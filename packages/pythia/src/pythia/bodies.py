@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import hashlib
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from starlette.types import Receive
 
 from pythia.errors import BadRequest
 from pythia.records import Identifiers
@@ -195,9 +196,6 @@ def chain(body: bytes) -> tuple[int, ...]:
         digest.update(body[at : at + 512])
         found.append(int.from_bytes(digest.digest(), "big"))
     return tuple(found)
-
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class Disconnected(Exception):  # an event, not an error

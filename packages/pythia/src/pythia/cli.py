@@ -101,10 +101,10 @@ def show(file: Path, as_json: bool, svg: Path | None, alpha: float) -> None:
         click.echo(json.dumps(found, indent=2))
         return
     for one in found:
-        click.echo("\n".join(_lines(one, alpha)))
+        click.echo("\n".join(_lines(one)))
 
 
-def _lines(one: dict[str, Any], alpha: float) -> Iterator[str]:
+def _lines(one: dict[str, Any]) -> Iterator[str]:
     tenant = f", tenant {one['tenant']}" if one["tenant"] not in ("", SHARED) else ""
     yield f"{one['workflow_type_id']}  ({one['runs']} runs{tenant})"
     yield f"  path      {one['path'] or 'too few runs'}"
@@ -114,9 +114,6 @@ def _lines(one: dict[str, Any], alpha: float) -> Iterator[str]:
         sources = ", ".join(f"{k} {v:.0%}" for k, v in list(r["sources"].items())[:3])
         numbers = f"mean {r['mean']:>8.1f}  bound {bound!s:>10}  n {r['answers']:>6}  constant {r['constant']:.0%}"
         yield f"  {role:<16} {numbers}  {sources}"
-        if r["beyond"] > 2 * alpha and r["answers"] > 50:
-            limit, seen = r["last_beyond"]
-            yield f"  {'':<16} exceeds its bound in {r['beyond']:.1%} of answers, lately {seen} > {limit}"
 
 
 def describe(key: tuple[str, str], one: Any, alpha: float) -> dict[str, Any]:
@@ -124,12 +121,10 @@ def describe(key: tuple[str, str], one: Any, alpha: float) -> dict[str, Any]:
     roles = {}
     for role, lengths in sorted(one.lengths.items()):
         template = one.templates.get(role)
-        beyond = one.beyond.get(role, [0, 0, 0, 0])
         roles[role] = {
             "answers": lengths.seen, "mean": round(lengths.mean, 1), "bound": lengths.bound(alpha),
             "constant": round(template.constant_share, 3) if template else 0.0, "model": one.models.get(role, ""),
-            "sources": template.describe() if template else {}, "last_beyond": beyond[2:],
-            "beyond": round(beyond[1] / beyond[0], 4) if beyond[0] else 0.0,
+            "sources": template.describe() if template else {},
         }  # fmt: skip
     accepted = f"{one.matched} of {one.looked} later runs" if one.looked else "not yet known"
     return {

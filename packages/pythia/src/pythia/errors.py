@@ -1,12 +1,4 @@
-"""Everything that this package raises.
-
-PythiaError
-├── BadConfig     a configuration or option that cannot be used
-├── BadFile       a log, profile, workflow or recording that cannot be read; names file and row
-├── BadRequest    a request that the gateway refuses (status 400)
-├── EngineError   an engine that cannot be started or reached
-└── MissingExtra  an optional dependency that is not installed
-"""
+"""Everything that this package raises."""
 
 from __future__ import annotations
 

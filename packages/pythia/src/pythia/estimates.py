@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -183,59 +183,31 @@ class Lengths:
 #: Sum of log-likelihood ratios from which a change counts as noticed. Four to ten odd runs suffice.
 #: Without a change a false alarm comes at most about once in e^7 ≈ 1,100 runs.
 ALARM = 7.0
-
-
-def cautious(share: float, runs: int) -> float:
-    """Return the rate at which an event must be expected whose limit was estimated as a quantile from so many runs."""
-    return share + 2 * math.sqrt(share * (1 - share) / max(runs, 1))
-
-
-class Cusum(msgspec.Struct):
-    """A one-sided CUSUM over yes/no events.
-
-    Attributes:
-        level: Present sum; never below 0.
-    """
-
-    level: float = 0.0
-
-    def add(self, event: bool, usual: float, changed: float) -> bool:
-        """Add one observation; return whether the alarm is reached.
-
-        Args:
-            event: Whether the run was odd.
-            usual: Rate of odd runs while nothing has changed.
-            changed: Rate that should be noticed.
-        """
-        ratio = changed / usual if event else (1 - changed) / (1 - usual)
-        self.level = max(0.0, self.level + math.log(ratio))
-        return self.level >= ALARM
+#: Share of odd runs that is noticed as a change.
+CHANGED = 0.6
 
 
 class Drift(msgspec.Struct):
-    """Watches runs of one workflow type for a change.
+    """Watches finished runs for a change: one-sided CUSUMs over odd events.
 
     Attributes:
-        path: Runs that the learned expression does not accept.
-        unlikely: Runs whose path is less likely than 95 % of the learned ones.
-        long: Runs with more output tokens than 90 % of the learned ones.
-        short: Runs with fewer output tokens than 90 % of the learned ones.
+        levels: Present sum per kind of event; never below 0.
     """
 
-    path: Cusum = msgspec.field(default_factory=Cusum)
-    unlikely: Cusum = msgspec.field(default_factory=Cusum)
-    long: Cusum = msgspec.field(default_factory=Cusum)
-    short: Cusum = msgspec.field(default_factory=Cusum)
+    levels: dict[str, float] = {}
 
-    def add(self, *, off: bool, unlikely: bool, long: bool, short: bool, runs: int) -> str:
-        """Add one finished run; return what has changed, or an empty text."""
-        alarms = {
-            "paths left the expression": self.path.add(off, cautious(0.05, runs), 0.6),
-            "paths became unlikely": self.unlikely.add(unlikely, cautious(0.08, runs), 0.6),
-            "runs became longer": self.long.add(long, cautious(0.1, runs), 0.6),
-            "runs became shorter": self.short.add(short, cautious(0.1, runs), 0.6),
-        }
-        return ", ".join(what for what, alarm in alarms.items() if alarm)
+    def add(self, events: Mapping[str, tuple[bool, float]], runs: int) -> str:
+        """Add one finished run; return what has changed, or an empty text.
+
+        Args:
+            events: Per kind of event: whether the run was odd, and the usual share of odd runs.
+            runs: Runs from which the limits of odd were estimated, as quantiles. Fewer runs allow more odd ones.
+        """
+        for kind, (odd, share) in events.items():
+            usual = share + 2 * math.sqrt(share * (1 - share) / max(runs, 1))
+            ratio = CHANGED / usual if odd else (1 - CHANGED) / (1 - usual)
+            self.levels[kind] = max(0.0, self.levels.get(kind, 0.0) + math.log(ratio))
+        return ", ".join(kind for kind, level in self.levels.items() if level >= ALARM)
 
 
 class Trust(msgspec.Struct):

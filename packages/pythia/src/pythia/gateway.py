@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 from yarl import URL
 
 from pythia import bodies, templates
-from pythia.bodies import CHARS, Answer, Counts, Disconnected, Receive, chain, member, prompt_texts, while_client_stays
+from pythia.bodies import CHARS, Answer, Counts, Disconnected, chain, member, prompt_texts, while_client_stays
 from pythia.dispatcher import Arrival, Dispatcher
 from pythia.errors import BadRequest, EngineError, PythiaError
 from pythia.metrics import Metrics
@@ -36,9 +37,6 @@ from pythia.settings import REACTIVE, Policy, Settings
 from pythia.settings import Replica as ReplicaSettings
 
 log = logging.getLogger("pythia")
-Scope = MutableMapping[str, Any]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
 #: Paths whose requests are scheduled; everything else goes straight to a replica.
 GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 #: Headers of one connection; `expect` is answered by our own server.
@@ -566,17 +564,14 @@ class Gateway:
         }  # fmt: skip
 
 
-def app(
-    gateway: Gateway, page: Callable[[Request], Awaitable[Response]] | None = None
-) -> Callable[..., Awaitable[None]]:
+def app(gateway: Gateway, page: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
     """Return the ASGI application: own pages, and the gateway for every other path."""
     routes = [
         Route("/metrics", gateway.metrics_page),
         Route("/pythia/state", gateway.state),
         Route("/pythia/replicas", gateway.mark, methods=["POST"]),
+        Route("/pythia", page),
     ]
-    if page is not None:
-        routes.append(Route("/pythia", page))
     pages = Starlette(routes=routes, lifespan=gateway.lifespan)
     own = {route.path for route in routes}
 

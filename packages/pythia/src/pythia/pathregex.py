@@ -24,14 +24,12 @@ class Node:
     Attributes:
         role: The role, if the part is a single one.
         parts: Otherwise the parts that follow each other.
-        either: Whether exactly one of `parts` is taken instead.
     """
 
     low: int
     high: int
     role: str = ""
     parts: tuple[Node, ...] = ()
-    either: bool = False
 
     def __str__(self) -> str:
         """Return the usual notation, e.g. `planner -> explorer{3,4}`."""
@@ -40,8 +38,8 @@ class Node:
             count = f"{{{self.low}}}" if self.low == self.high else f"{{{self.low},{self.high}}}"
         if self.role:
             return self.role + count
-        inner = (" | " if self.either else " -> ").join(map(str, self.parts))
-        return inner if not count and not self.either else f"({inner}){count}"
+        inner = " -> ".join(map(str, self.parts))
+        return f"({inner}){count}" if count else inner
 
 
 EMPTY = Node(1, 1)
@@ -91,16 +89,11 @@ def _sequence(paths: list[Path]) -> Node:
         graph.add_edges_from(itertools.pairwise(path))
     condensed = nx.condensation(graph)
     parts: list[Node] = []
-    segments: list[list[Path]] = []
     for group in nx.lexicographical_topological_sort(condensed, key=lambda g: min(condensed.nodes[g]["members"])):
         members = condensed.nodes[group]["members"]
         cut = [tuple(role for role in path if role in members) for path in paths]
-        segments.append(cut)
         parts.append(_group(cut, members))
-    parts = _alternatives(parts, segments)
-    if len(parts) == 1:
-        return parts[0]
-    return Node(1, 1, parts=tuple(parts))
+    return parts[0] if len(parts) == 1 else Node(1, 1, parts=tuple(parts))
 
 
 def _group(cut: list[Path], members: set[str]) -> Node:
@@ -132,38 +125,7 @@ def _group(cut: list[Path], members: set[str]) -> Node:
 
 
 def _flat(node: Node) -> tuple[Node, ...]:
-    plain = not node.role and not node.either and (node.low, node.high) == (1, 1)
-    return node.parts if plain else (node,)
-
-
-def _alternatives(parts: list[Node], segments: list[list[Path]]) -> list[Node]:
-    """Put neighbours of which each path takes exactly one into an alternative."""
-    done: list[Node] = []
-    i = 0
-    while i < len(parts):
-        end = i
-        taken = [bool(s) for s in segments[i]]
-        while end + 1 < len(parts) and not any(a and bool(b) for a, b in zip(taken, segments[end + 1], strict=True)):
-            end += 1
-            taken = [a or bool(b) for a, b in zip(taken, segments[end], strict=True)]
-        if end > i:
-            options = tuple(
-                _required(part, segment) for part, segment in zip(parts[i : end + 1], segments[i:], strict=False)
-            )
-            done.append(Node(int(all(taken)), 1, parts=options, either=True))
-        else:
-            done.append(parts[i])
-        i = end + 1
-    return done
-
-
-def _required(part: Node, segment: list[Path]) -> Node:
-    """Return the part without the possibility of being absent, which the alternative already has."""
-    if part.low > 0:
-        return part
-    if part.role:
-        return Node(min(len(s) for s in segment if s), part.high, role=part.role)
-    return Node(1, part.high, parts=part.parts, either=part.either)
+    return node.parts if not node.role and (node.low, node.high) == (1, 1) else (node,)
 
 
 def accepts(node: Node, path: Sequence[str]) -> bool:
@@ -192,8 +154,6 @@ def _ends(node: Node, path: Path, start: int) -> set[int]:
 def _once(node: Node, path: Path, place: int) -> set[int]:
     if node.role:
         return {place + 1} if place < len(path) and path[place] == node.role else set()
-    if node.either:
-        return set().union(*(_ends(part, path, place) for part in node.parts))
     reached = {place}
     for part in node.parts:
         reached = set().union(*(_ends(part, path, at) for at in reached)) if reached else set()

@@ -37,7 +37,6 @@ CUT, MOST_LOST = 0.05, 0.02
 PACE_STEPS = 3.0
 #: Tenant of what an operator learned from a log (`pythia profile build`); it serves tenants with little history.
 SHARED = "*"
-VERSION = 2
 
 
 class Run:
@@ -75,7 +74,6 @@ class Profile(msgspec.Struct, dict=True):
         runs: Learned runs since the last change.
         changes, change: Number of noticed changes, and the reason of the latest.
         matched, looked: Runs that the expression accepted, and all that were compared with it.
-        beyond: Per role: answers with a 1 % bound, answers beyond it, and the latest such bound and answer.
     """
 
     automaton: Automaton = msgspec.field(default_factory=Automaton)
@@ -92,7 +90,6 @@ class Profile(msgspec.Struct, dict=True):
     change: str = ""
     matched: int = 0
     looked: int = 0
-    beyond: dict[str, list[int]] = {}
 
     def __post_init__(self) -> None:
         self._expression: pathregex.Node | None = None
@@ -164,17 +161,11 @@ class Profile(msgspec.Struct, dict=True):
     def _judge(self, roles: tuple[str, ...], path: list[tuple[str, int]], hoped: list[tuple[str, float, float]]) -> str:
         total = sum(tokens for _, tokens in path)
         left = total
-        for i, (role, tokens) in enumerate(path):
+        for i, (_, tokens) in enumerate(path):
             if i < len(hoped) and hoped[i][2] > 0:
                 following = roles[i + 1] if i + 1 < len(roles) else ""
                 self.trust.add(hoped[i][0] == following, hoped[i][1], hoped[i][2], left)
             left -= tokens
-            bound = self.lengths[role].bound(0.01) if role in self.lengths else None
-            if bound is not None:
-                counts = self.beyond.setdefault(role, [0, 0, 0, 0])
-                counts[0] += 1
-                if tokens > bound:
-                    counts[1:] = [counts[1] + 1, bound, tokens]
         expression = self.expression
         matches = expression is not None and pathregex.accepts(expression, roles)
         self.looked += 1
@@ -186,7 +177,13 @@ class Profile(msgspec.Struct, dict=True):
         low, high, unlikely = self._limits
         rare = self.automaton.likelihood(roles) < unlikely
         return self.drift.add(
-            off=not matches, unlikely=rare, long=total > high, short=total < low, runs=len(self.totals)
+            {
+                "paths left the expression": (not matches, 0.05),
+                "paths became unlikely": (rare, 0.08),
+                "runs became longer": (total > high, 0.1),
+                "runs became shorter": (total < low, 0.1),
+            },
+            len(self.totals),
         )
 
     def _add(self, path: list[tuple[str, int]]) -> None:
@@ -347,14 +344,11 @@ class Profiles:
 
     def encode(self) -> bytes:
         """Return everything that was learned; open runs are not part of it."""
-        stored = _Stored(VERSION, self.salt, self.known)
+        stored = _Stored(self.salt, self.known)
         return msgspec.msgpack.encode(stored, enc_hook=lambda lengths: (lengths.seen, lengths.values.tobytes()))
 
     @classmethod
     def _decoded(cls, data: bytes, idle_s: float) -> Profiles:
-        version = msgspec.msgpack.decode(data, type=_Version).version
-        if version != VERSION:
-            raise ValueError(f"version {version}, this program reads {VERSION}")
         stored = msgspec.msgpack.decode(data, type=_Stored, dec_hook=lambda _, x: Lengths(array("I", x[1]), x[0]))
         profiles = cls(idle_s, stored.salt)
         profiles.known = stored.profiles
@@ -391,11 +385,9 @@ class Profiles:
             raise BadFile(path, f"is no profile file ({error}); move it away to start anew") from error
 
 
-class _Version(msgspec.Struct):
-    version: int
+class _Stored(msgspec.Struct, tag_field="version", tag=3):
+    """The profile file; one of another version is refused."""
 
-
-class _Stored(_Version):
     salt: bytes
     profiles: dict[tuple[str, str], Profile]
 

@@ -107,7 +107,6 @@ class Job:
         role_group: Key of the prefix that all runs of this role share.
         group: Key of the prefix that later requests of this role in this run share.
         prefix: Tokens of the role's shared prefix.
-        history: Tokens of the run's own prefix, after the role's.
         chain: Hashes of the prompt's prefixes (prefix-aware routing).
         replica: Name of the replica that serves it; empty while it waits.
         alpha: Miss probability of `bound`.
@@ -132,7 +131,6 @@ class Job:
     role_group: str = ""
     group: str = ""
     prefix: int = 0
-    history: int = 0
     chain: tuple[int, ...] = ()
     replica: str = ""
     alpha: float = 0.0

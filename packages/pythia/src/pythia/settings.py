@@ -52,7 +52,7 @@ class Replica(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         kind: `pythia` is this package's own engine; `vllm` and `dynamo` get hints by their names; `openai` gets none.
     """
 
-    url: str
+    url: Annotated[str, msgspec.Meta(pattern="^https?://")]
     slots: Annotated[int, msgspec.Meta(ge=0)] = 0
     kv_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
     kind: Literal["openai", "pythia", "vllm", "dynamo"] = "openai"
@@ -107,7 +107,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         keep_alive_s: The same for `scale: reactive`.
     """
 
-    models: dict[str, Model]
+    models: Annotated[dict[str, Model], msgspec.Meta(min_length=1)]
     listen: str = "127.0.0.1:8080"
     profiles: str = "pythia-profiles.bin"
     log: str = ""
@@ -149,13 +149,8 @@ def read_settings(path: Path) -> Settings:
     for name, model in settings.models.items():
         if not model.replicas and model.launch is None:
             raise BadConfig(f"{path}: model {name!r} has neither replicas nor launch; give one of them")
-        for replica in model.replicas:
-            if not replica.url.startswith(("http://", "https://")):
-                raise BadConfig(f"{path}: url {replica.url!r} of model {name!r} must begin with http:// or https://")
         if settings.policy.hold is False and settings.policy.route == "pythia":
             raise BadConfig(f"{path}: policy.route: pythia needs policy.hold: true")
-    if not settings.models:
-        raise BadConfig(f"{path}: models is empty; give at least one, or '*' for all")
     if settings.policy.order == "oracle" or settings.policy.cache in ("ttl", "kvflow", "belady"):
         raise BadConfig(
             f"{path}: policy {settings.policy.order}/{settings.policy.cache} exists in `pythia simulate` only"

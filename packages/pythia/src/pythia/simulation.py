@@ -415,7 +415,7 @@ class _World:
             ids = Identifiers(plan.workflow_type, plan.name, step.role, last and i == len(steps) - 1)
             arrival = self.dispatcher.arrive(ids, "", step.model, step.prompt, None, now)
             job = arrival.job
-            job.prefix, job.history, job.truth = step.prefix, step.history, truth
+            job.prefix, job.truth = step.prefix, truth
             job.chain = (hash(job.role_group), hash(job.group)) if step.history else (hash(job.role_group),)
             self.sequences[job.number] = _Sequence(step, live, now, arrival, left=step.output)
             self.result.requests += 1

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainmover import faults
 from trainmover.context import Context
-from trainmover.errors import InterruptedLinkError, MoveError, RefusedError, TrainmoverError, WireError
+from trainmover.errors import LinkError, MoveError, RefusedError, TrainmoverError, WireError
 from trainmover.snapshots import SnapshotStore
 from trainmover.transport import Address
 from trainmover.wire import Channel, Message, call
@@ -52,7 +52,7 @@ class Agent:
         self.joiners: dict[str, Any] = {}
         self.ready = False
         self.done = False
-        self.store: SnapshotStore | None = None
+        self.store: SnapshotStore  # of the training, from `attach` on
         self.upload: Callable[[], bytes] | None = None
         self._address, self._facts, self._owner = address, facts, owner
         self._channel: Channel | None = None
@@ -212,20 +212,20 @@ class Agent:
             self._about_copies(message, blob)
 
     def _about_copies(self, message: Message, blob: bytes) -> None:
-        what, store = message.get("command"), self.store
+        what = message.get("command")
         if what == "recording":
             self.recordings[message["signature"]] = blob
         elif what == "upload" and self.upload is not None:
             self.report("recording", self.upload(), signature=message["signature"])
         elif what == "recorded":
             self.upload = None
-        elif what == "stable" and store is not None:
-            store.set_stable(message["step"])
-        elif what == "discard" and store is not None:
-            store.discard(message["steps"])
-        elif what == "buddies" and store is not None:
+        elif what == "stable":
+            self.store.set_stable(message["step"])
+        elif what == "discard":
+            self.store.discard(message["steps"])
+        elif what == "buddies":
             buddy = message["of"][str(self._owner.rank)]
-            store.set_buddy(buddy, addresses(message["addresses"])[buddy], message["generation"])
+            self.store.set_buddy(buddy, addresses(message["addresses"])[buddy], message["generation"])
 
     def _on_hold(self, message: Message) -> None:
         with self.changed:
@@ -272,19 +272,20 @@ class Agent:
             self.hold = self.decision = None
             if self.recover is not None and self.recover["generation"] < self.interrupt:
                 self.recover = None  # the recovery that ordered it is started again
-            self._owner.interrupt(InterruptedLinkError("the controller has begun a recovery"))
+            self._owner.interrupt(LinkError("the controller has begun a recovery"))
             self.changed.notify_all()
 
     def _prepare(self, message: Message) -> None:
         """Open connections to joiners while training continues."""
-        generation, began = message["generation"], time.perf_counter()
+        generation = message["generation"]
         self.joiners = message["joiners"]
         try:
             faults.at("prepare")
             leaver = self._owner.replay is None and str(self._owner.rank) in message["joiners"]
             deadline = time.monotonic() + PREPARE_S
             joiners = addresses(message["joiners"])
-            n_opened = 0 if leaver else self._owner.backend.prepare(joiners, generation, deadline)
+            if not leaver:
+                self._owner.backend.prepare(joiners, generation, deadline)
         except TrainmoverError as error:
             self.report("failed", generation=generation, reason=str(error))
             return
@@ -295,7 +296,7 @@ class Agent:
         if late:  # the move was called off while connections were opened
             self._owner.backend.abandon(generation)
             return
-        self.report("prepared", generation=generation, n_opened=n_opened, took_s=time.perf_counter() - began)
+        self.report("prepared", generation=generation)
 
 
 def _check_supervisor() -> None:

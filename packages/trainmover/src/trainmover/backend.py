@@ -35,10 +35,11 @@ class Backend:
     def __init__(self, owner: Context) -> None:
         self._owner = owner
 
-    def prepare(self, joiners: Addresses, generation: int, deadline: float) -> int:
-        """Connect to joiners beside the running connections; return how many were opened."""
-        affected = [group for group in self._owner.groups.values() if joiners.keys() & set(group.members)]
-        return sum(group.prepare(joiners, generation, deadline) for group in affected)
+    def prepare(self, joiners: Addresses, generation: int, deadline: float) -> None:
+        """Connect to joiners beside the running connections."""
+        for group in self._owner.groups.values():
+            if joiners.keys() & set(group.members):
+                group.prepare(joiners, generation, deadline)
 
     def abandon(self, generation: int | None = None) -> None:
         """Drop what was prepared for one generation, or for all."""

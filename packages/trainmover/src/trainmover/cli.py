@@ -9,9 +9,11 @@ import json
 import os
 import secrets
 import signal
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,28 +21,25 @@ from typing import Any
 import click
 
 from trainmover.errors import TrainmoverError, UsageError, WireError
-from trainmover.job_folder import check_folder, read_token, write_token
-from trainmover.orders import from_verdict
 from trainmover.state_machine import Timeouts
 from trainmover.wire import Message, bound, call
 
 DEFAULT_FOLDER = Path("trainmover-job")
 END_S = 5.0
-
-
-def _checked_timeouts(_context: click.Context, _option: click.Parameter, text: str) -> str:
-    """Check timeouts and return them as JSON."""
-    names = [one.name for one in fields(Timeouts)]
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise click.BadParameter(f'not JSON ({error}); an example: {{"heartbeat_timeout_s": 5}}') from None
-    if not isinstance(given, dict) or set(given) - set(names):
-        raise click.BadParameter(f"a JSON object is needed whose names are among {', '.join(names)}")
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise click.BadParameter(f"{name} has to be a number of seconds above 0, not {value!r}")
-    return text
+#: Causes in the verdicts of Eroica that another machine would not mend.
+PROGRAM_CAUSES = {
+    "python-on-critical-path",
+    "garbage-collection",
+    "blocking-checkpoint",
+    "blocking-logging",
+    "host-device-sync",
+    "load-imbalance",
+    "stage-imbalance",
+    "fragmented-collectives",
+    "slow-collective-everywhere",
+    "desynchronized-collective",
+    "blocked-in-user-code",
+}
 
 
 def _checked_address(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
@@ -74,13 +73,15 @@ def main() -> None:
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address at which the controller listens.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Its port; any free one by default.")
 @click.option(
-    "--timeouts",
-    default="{}",
-    callback=_checked_timeouts,
-    help='As JSON, for example {"heartbeat_timeout_s": 5}; see docs/how-it-works.md.',
+    "--timeout",
+    "timeouts",
+    type=(click.Choice([one.name for one in fields(Timeouts)]), click.FloatRange(0, min_open=True)),
+    multiple=True,
+    metavar="NAME SECONDS",
+    help="Such as heartbeat_timeout_s 5; see docs/how-it-works.md.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(*, folder: Path, host: str, port: int, timeouts: str, command: tuple[str, ...]) -> None:
+def run(*, folder: Path, host: str, port: int, timeouts: Sequence[tuple[str, float]], command: Sequence[str]) -> None:
     """Run COMMAND (torchrun …) with a controller beside it.
 
     On further machines of the same job set TRAINMOVER_CONTROLLER and TRAINMOVER_TOKEN instead: no second controller
@@ -90,7 +91,7 @@ def run(*, folder: Path, host: str, port: int, timeouts: str, command: tuple[str
     launcher = supervisor_command(list(command), environment)
     if "TRAINMOVER_CONTROLLER" in environment:
         raise SystemExit(_start(launcher, environment).wait())
-    with ControllerProcess(folder, host, port, timeouts) as controller:
+    with ControllerProcess(folder, host, port, dict(timeouts)) as controller:
         environment.update(controller.environment)
         child = _start(launcher, environment)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -185,6 +186,46 @@ def status(*, as_json: bool, address: str | None, folder: Path) -> None:
         click.echo(f"  standby   {one['host']:<20} {state}")
 
 
+def from_verdict(text: str, min_confidence: float) -> tuple[int, str]:
+    """Return the worker whose host is to be left, and why: of a verdict, or of what Eroica gives to a command.
+
+    Args:
+        text: Public JSON of schema version 1: a verdict, or an order of Eroica's extra c4d (`EROICA_ON_VERDICT`).
+        min_confidence: A cause that is less certain moves nothing.
+
+    Raises:
+        UsageError: It is neither, or it names no single worker that another machine would help.
+    """
+    try:
+        told: dict[str, Any] = json.loads(text)
+        version, action = told["schema_version"], told.get("action", "isolate-worker")
+        found = [{**told, "scope": "some"}] if "action" in told else told["findings"]
+        causes = [
+            (str(one["cause"]), list(one.get("workers", ())), float(one.get("confidence") or 0.0), one.get("scope"))
+            for one in found
+            if "action" in told or one.get("role") == "cause"
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"this is not a verdict of Eroica (`eroica run --json FILE` writes one): {error}") from error
+    if version != 1:
+        raise UsageError(f"a verdict of schema version {version}; version 1 is understood")
+    if action not in ("isolate-worker", "isolate-host"):
+        raise UsageError(f"the order is {action}, which no move of a worker would do")
+    if not causes:
+        raise UsageError(f"the verdict is {told.get('verdict')} and names no cause, so nothing is moved")
+    cause, workers, confidence, scope = causes[0]
+    if scope != "some" or len(workers) != 1:
+        raise UsageError(f"{cause} is not the fault of one worker ({scope}), so nothing is moved")
+    if cause in PROGRAM_CAUSES:
+        raise UsageError(f"{cause} comes from the program: on another machine it would be the same")
+    if confidence < min_confidence:
+        raise UsageError(
+            f"{cause} on worker {workers[0]} with confidence {confidence:.2f}, below {min_confidence:.2f}; "
+            "--min-confidence sets how sure it has to be"
+        )
+    return int(workers[0]), cause
+
+
 def ask(access: dict[str, str], message: Message) -> Message:
     """Send one question to the controller and return its answer.
 
@@ -194,11 +235,9 @@ def ask(access: dict[str, str], message: Message) -> Message:
     """
     try:
         channel, _ = call(access["TRAINMOVER_CONTROLLER"], {"kind": "operator", "token": access["TRAINMOVER_TOKEN"]})
-        try:
+        with contextlib.closing(channel):
             channel.send(message)
             return channel.receive()[0]
-        finally:
-            channel.close()
     except OSError as error:
         raise WireError(f"no controller answers at {access['TRAINMOVER_CONTROLLER']}: {error}") from error
 
@@ -209,7 +248,7 @@ def _access(folder: Path, address: str | None) -> dict[str, str]:
     try:
         if not (token and address):
             check_folder(folder)
-        token = token or read_token(folder / "token")
+        token = token or (folder / "token").read_text().strip()
         address = address or json.loads((folder / "controller.json").read_text())["address"]
     except UsageError as error:
         raise click.ClickException(str(error)) from error
@@ -220,10 +259,25 @@ def _access(folder: Path, address: str | None) -> dict[str, str]:
     return {"TRAINMOVER_CONTROLLER": address, "TRAINMOVER_TOKEN": token}
 
 
+def check_folder(folder: Path) -> None:
+    """Check that nobody but the user could have put files into a job's folder.
+
+    Raises:
+        OSError: There is no such folder.
+        UsageError: Another user could have.
+    """
+    facts = folder.stat()
+    for owner in (folder.lstat().st_uid, facts.st_uid):
+        if owner != os.getuid():
+            raise UsageError(f"{folder} belongs to user {owner}: give --folder a folder of your own")
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UsageError(f"other users may write into {folder}: give --folder a folder of your own, or chmod go-w it")
+
+
 class ControllerProcess:
     """The controller as a process beside the launcher, restarted when it ends."""
 
-    def __init__(self, folder: Path, host: str, port: int, timeouts: str = "{}") -> None:
+    def __init__(self, folder: Path, host: str, port: int, timeouts: Mapping[str, float]) -> None:
         self._folder, self._host, self._port, self._timeouts = folder, host, port, timeouts
         self._child: subprocess.Popen[bytes] | None = None
         self.environment: dict[str, str] = {}
@@ -245,12 +299,14 @@ class ControllerProcess:
                 f"the controller cannot listen at {self._host}:{self._port}: {error.strerror}; give another --port "
                 "(0 takes any free one) or --host"
             ) from error
-        for stale in ("decisions.jsonl", "controller.json"):
+        for stale in ("decision.json", "controller.json", "token"):
             (self._folder / stale).unlink(missing_ok=True)
         for recording in self._folder.glob("*.recording"):
             recording.unlink()
         token = os.environ.get("TRAINMOVER_TOKEN") or secrets.token_hex(16)
-        write_token(self._folder / "token", token)
+        handle = os.open(self._folder / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(token)
         self.environment = {"TRAINMOVER_TOKEN": token}
         address = self._start()
         self._port = int(address.rsplit(":", 1)[1])
@@ -278,7 +334,7 @@ class ControllerProcess:
 
     def _start(self) -> str:
         command = [sys.executable, "-m", "trainmover.controller", "--folder", str(self._folder), "--host", self._host]
-        command += ["--port", str(self._port), "--timeouts", self._timeouts]
+        command += ["--port", str(self._port), "--timeouts", json.dumps(self._timeouts)]
         file = self._folder / "controller.json"
         file.unlink(missing_ok=True)
         self._child = subprocess.Popen(command, env={**os.environ, **self.environment})

@@ -1,7 +1,7 @@
 """The controller's sockets, decision file and recordings. `state_machine` decides what it does.
 
-`python -m trainmover.controller --folder DIR` writes DIR/controller.json (address), DIR/decisions.jsonl and
-DIR/controller.log. A restarted controller continues from the last decision in the folder.
+`python -m trainmover.controller --folder DIR` writes DIR/controller.json (address), DIR/decision.json and
+DIR/controller.log. A restarted controller continues from the decision in the folder.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Controller:
 
     def __init__(self, folder: Path, token: str, timeouts: Timeouts) -> None:
         self._folder, self._token = folder, json.dumps(token).encode()
-        self._decisions = folder / "decisions.jsonl"
-        _end_last_line(self._decisions)
-        self._machine = StateMachine(_last_decision(self._decisions), timeouts, time.monotonic())
+        self._decision = folder / "decision.json"
+        last = json.loads(self._decision.read_text()) if self._decision.exists() else None
+        self._machine = StateMachine(last, timeouts, time.monotonic())
         self._machine.recordings = {path.stem for path in folder.glob("*.recording")}
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._orders: dict[str, asyncio.Future[Reply]] = {}
@@ -178,10 +178,12 @@ class Controller:
     def _keep(self, decision: dict[str, Any]) -> None:
         """Write a decision durably. If that fails, end the process before anybody hears of the decision."""
         try:
-            with self._decisions.open("a") as file:
-                file.write(json.dumps(decision) + "\n")
+            part = self._decision.with_suffix(".part")
+            with part.open("w") as file:
+                json.dump(decision, file)
                 file.flush()
                 os.fsync(file.fileno())
+            part.replace(self._decision)
         except OSError as error:
             self._say(f"a decision cannot be written down, so this controller ends: {error}")
             os._exit(1)
@@ -202,25 +204,6 @@ async def _receive(reader: asyncio.StreamReader) -> tuple[Message, bytes]:
     except (ValueError, RecursionError) as error:
         raise WireError(f"what came is no message: {error}") from error
     return message, await reader.readexactly(n_bytes) if n_bytes else b""
-
-
-def _end_last_line(file: Path) -> None:
-    """Complete the last line if a controller died while writing it."""
-    if file.exists() and (content := file.read_bytes()) and not content.endswith(b"\n"):
-        with file.open("ab") as more:
-            more.write(b"\n")
-
-
-def _last_decision(file: Path) -> dict[str, Any] | None:
-    """Return the last decision that was written completely."""
-    if not file.exists():
-        return None
-    for line in reversed(file.read_text().split("\n")):
-        with contextlib.suppress(ValueError):
-            found = json.loads(line)
-            if isinstance(found, dict):
-                return found
-    return None
 
 
 def main() -> None:

@@ -115,15 +115,14 @@ class Batches:
 
     def _fetch(self) -> None:
         """Load the next batch; at the end of an epoch, the first one of the next. There may be none."""
-        if self._iterator is None:
-            self._begin()
-        self._before = self._basis()
-        self._pending = list(itertools.islice(self._iterator, 1))
-        if not self._pending and self._taken:
-            self._epoch, self._taken = self._epoch + 1, 0
-            self._begin()
+        while True:
+            if self._iterator is None:
+                self._begin()
             self._before = self._basis()
             self._pending = list(itertools.islice(self._iterator, 1))
+            if self._pending or not self._taken:
+                return
+            self._iterator, self._epoch, self._taken = None, self._epoch + 1, 0
 
     def _begin(self) -> None:
         for at, one in enumerate(self._sources):

@@ -50,7 +50,3 @@ class LinkLostError(LinkError):
 
 class LinkTimeoutError(LinkError):
     """Nothing moved within the group's timeout."""
-
-
-class InterruptedLinkError(LinkError):
-    """A recovery has begun."""

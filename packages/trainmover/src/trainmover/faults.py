@@ -12,25 +12,22 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
+
+_ACTIONS: dict[str, Callable[[], object]] = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "slow": lambda: time.sleep(2.0),
+}
+
+
+def enabled(fault: str) -> bool:
+    """Return whether TRAINMOVER_FAULT names this fault."""
+    return fault in os.environ.get("TRAINMOVER_FAULT", "").split(",")
 
 
 def at(point: str) -> None:
     """Inject the faults that TRAINMOVER_FAULT names for this point."""
-    for fault in os.environ.get("TRAINMOVER_FAULT", "").split(","):
-        action, _, where = fault.partition("@")
-        if where == point:
-            _do(action)
-
-
-def enabled(action: str) -> bool:
-    """Return whether TRAINMOVER_FAULT names this action without a point."""
-    return action in os.environ.get("TRAINMOVER_FAULT", "").split(",")
-
-
-def _do(action: str) -> None:
-    if action == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif action == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    elif action == "slow":
-        time.sleep(2.0)
+    for name, act in _ACTIONS.items():
+        if enabled(f"{name}@{point}"):
+            act()

@@ -8,11 +8,12 @@ in the place of the leaver's and leaves all others as they are.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -165,7 +166,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # -- connections -------------------------------------------------------------------------------------------------
 
-    def prepare(self, joiners: Mapping[int, Address], generation: int, deadline: float) -> int:
+    def prepare(self, joiners: Mapping[int, Address], generation: int, deadline: float) -> None:
         """Open connections to joiners beside the running ones; at the start of the job all members are joiners.
 
         A stayer dials; a joiner waits for stayers, and for joiners of lower rank.
@@ -174,9 +175,6 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
             joiners: Address of each, by the global rank that it will have.
             generation: The generation that is being prepared.
             deadline: `time.monotonic()` after which a wait is an error.
-
-        Returns:
-            How many connections were opened.
         """
         own = self.members[self._rank]
         pairs: dict[int, tuple[Link, Link]] = {}
@@ -192,7 +190,6 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
             _close(pairs.values())
             raise
         self._prepared[generation] = pairs
-        return 2 * len(pairs)
 
     def switch(self, generation: int) -> None:
         """Replace connections by the prepared ones of the same ranks, at an iteration boundary.
@@ -331,8 +328,8 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         operation = _operation(opts.reduceOp)
 
         def task(ctx: coll.GroupContext) -> None:
-            for tensor in tensors:
-                with _Flat(tensor) as flat:
+            with _flats(tensors) as flats:
+                for flat in flats:
                     coll.all_reduce(ctx, flat, operation)
 
         return self._submit("all_reduce", tensors, task, opts)
@@ -344,8 +341,8 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         operation, root = _operation(opts.reduceOp), opts.rootRank
 
         def task(ctx: coll.GroupContext) -> None:
-            with _Flat(tensors[0]) as flat:
-                coll.reduce(ctx, flat, root, operation)
+            with _flats(tensors) as flats:
+                coll.reduce(ctx, flats[0], root, operation)
 
         return self._submit("reduce", tensors, task, opts)
 
@@ -354,8 +351,8 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         root = opts.rootRank
 
         def task(ctx: coll.GroupContext) -> None:
-            for tensor in tensors:
-                with _Flat(tensor) as flat:
+            with _flats(tensors) as flats:
+                for flat in flats:
                     coll.broadcast(ctx, flat, root)
 
         return self._submit("broadcast", tensors, task, opts)
@@ -364,9 +361,8 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Gather a list of all ranks' tensors."""
 
         def task(ctx: coll.GroupContext) -> None:
-            places = [torch.empty(one.numel(), dtype=one.dtype) for one in outputs[0]]
-            _gather(ctx, places, _flat(inputs[0]))
-            _scatter_back(outputs[0], places)
+            with _flats(outputs[0]) as places:
+                _gather(ctx, places, _flat(inputs[0]))
 
         return self._submit("all_gather", outputs[0], task, opts)
 
@@ -380,8 +376,8 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Gather several tensors of all ranks, each into one tensor."""
 
         def task(ctx: coll.GroupContext) -> None:
-            for output, given in zip(outputs, inputs, strict=True):
-                with _Flat(output) as flat:
+            with _flats(outputs) as flats:
+                for flat, given in zip(flats, inputs, strict=True):
                     _gather(ctx, list(flat.tensor_split(ctx.size)), _flat(given))
 
         return self._submit("all_gather", outputs, task, opts)
@@ -394,8 +390,8 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         operation = _operation(opts.reduceOp)
 
         def task(ctx: coll.GroupContext) -> None:
-            with _Flat(outputs[0]) as flat:
-                coll.reduce_scatter(ctx, flat, [_flat(piece) for piece in inputs[0]], operation)
+            with _flats(outputs) as flats:
+                coll.reduce_scatter(ctx, flats[0], [_flat(piece) for piece in inputs[0]], operation)
 
         return self._submit("reduce_scatter", outputs, task, opts)
 
@@ -410,8 +406,8 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         operation = _operation(opts.reduceOp)
 
         def task(ctx: coll.GroupContext) -> None:
-            for output, given in zip(outputs, inputs, strict=True):
-                with _Flat(output) as flat:
+            with _flats(outputs) as flats:
+                for flat, given in zip(flats, inputs, strict=True):
                     coll.reduce_scatter(ctx, flat, _flat(given).tensor_split(ctx.size), operation)
 
         return self._submit("reduce_scatter", outputs, task, opts)
@@ -423,9 +419,8 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Send one tensor from each rank to each rank."""
 
         def task(ctx: coll.GroupContext) -> None:
-            places = [torch.empty(one.numel(), dtype=one.dtype) for one in outputs]
-            _all_to_all(ctx, places, [_flat(one) for one in inputs])
-            _scatter_back(outputs, places)
+            with _flats(outputs) as places:
+                _all_to_all(ctx, places, [_flat(one) for one in inputs])
 
         return self._submit("all_to_all", outputs, task, opts)
 
@@ -440,10 +435,9 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Exchange rows of one tensor. Sizes are rows per rank; empty sizes mean equal shares."""
 
         def task(ctx: coll.GroupContext) -> None:
-            with _Flat(output) as flat:
-                _all_to_all(
-                    ctx, _rows(flat, output, output_sizes, ctx.size), _rows(_flat(given), given, input_sizes, ctx.size)
-                )
+            with _flats([output]) as flats:
+                places = _rows(flats[0], output, output_sizes, ctx.size)
+                _all_to_all(ctx, places, _rows(_flat(given), given, input_sizes, ctx.size))
 
         return self._submit("all_to_all", [output], task, opts)
 
@@ -455,13 +449,12 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         output = outputs[0] if outputs else []
 
         def task(ctx: coll.GroupContext) -> None:
-            places = {rank: torch.empty(one.numel(), dtype=one.dtype) for rank, one in enumerate(output)}
-            if ctx.rank == root:
-                places[root].copy_(_flat(inputs[0]))
-                coll.exchange(ctx, {}, places)
-                _scatter_back(output, list(places.values()))
-            else:
+            if ctx.rank != root:
                 coll.exchange(ctx, {root: _flat(inputs[0])}, {})
+                return
+            with _flats(output) as places:
+                places[root].copy_(_flat(inputs[0]))
+                coll.exchange(ctx, {}, dict(enumerate(places)))
 
         return self._submit("gather", output, task, opts)
 
@@ -470,12 +463,12 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         root = opts.rootRank
 
         def task(ctx: coll.GroupContext) -> None:
-            with _Flat(outputs[0]) as flat:
+            with _flats(outputs) as flats:
                 if ctx.rank == root:
-                    flat.copy_(_flat(inputs[0][root]))
+                    flats[0].copy_(_flat(inputs[0][root]))
                     coll.exchange(ctx, {rank: _flat(one) for rank, one in enumerate(inputs[0])}, {})
                 else:
-                    coll.exchange(ctx, {}, {root: flat})
+                    coll.exchange(ctx, {}, {root: flats[0]})
 
         return self._submit("scatter", outputs, task, opts)
 
@@ -510,8 +503,8 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Receive from one peer what it sent with the same tag."""
 
         def task() -> None:
-            with _Flat(tensors[0]) as flat:
-                self._receive(peer, tag & 0xFFFFFFFF, coll.bytes_of(flat))
+            with _flats(tensors) as flats:
+                self._receive(peer, tag & 0xFFFFFFFF, coll.bytes_of(flats[0]))
 
         return self._directly("recv", peer, tensors, task)
 
@@ -575,21 +568,14 @@ def _close(pairs: Any) -> None:
             link.close()
 
 
-class _Flat:
-    """A contiguous one-dimensional view of a tensor, written back if it had to be a copy."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-        self._flat = _flat(tensor)
-
-    def __enter__(self) -> torch.Tensor:
-        return self._flat
-
-    def __exit__(self, *_args: object) -> None:
-        tensor = self._tensor.detach()
+@contextlib.contextmanager
+def _flats(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Give contiguous one-dimensional views of tensors; write back those that had to be copies."""
+    flats = [_flat(tensor) for tensor in tensors]
+    yield flats
+    for tensor, flat in zip(tensors, flats, strict=True):
         if not tensor.is_contiguous():
-            flat = self._flat.view(tensor.dtype) if tensor.is_complex() else self._flat
-            tensor.copy_(flat.view(tensor.shape))
+            tensor.detach().copy_(flat.view(tensor.shape))
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -597,10 +583,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
         raise UnsupportedError(
             f"a {tensor.layout} tensor on {tensor.device}: the trainmover backend moves dense CPU tensors"
         )
-    tensor = tensor.detach()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.contiguous())
-    return tensor.contiguous().view(-1)
+    return tensor.detach().contiguous().view(-1)
 
 
 def _gather(ctx: coll.GroupContext, places: list[torch.Tensor], given: torch.Tensor) -> None:
@@ -611,12 +594,6 @@ def _gather(ctx: coll.GroupContext, places: list[torch.Tensor], given: torch.Ten
 def _all_to_all(ctx: coll.GroupContext, places: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> None:
     places[ctx.rank].copy_(given[ctx.rank])
     coll.exchange(ctx, {peer: given[peer] for peer in ctx.links}, {peer: places[peer] for peer in ctx.links})
-
-
-def _scatter_back(outputs: Sequence[torch.Tensor], places: Sequence[torch.Tensor]) -> None:
-    for output, place in zip(outputs, places, strict=True):
-        target = torch.view_as_real(output) if output.is_complex() else output
-        target.detach().copy_(place.view(target.shape))
 
 
 def _rows(flat: torch.Tensor, shaped: torch.Tensor, sizes: list[int], n_parts: int) -> list[torch.Tensor]:

@@ -75,7 +75,6 @@ class Job:
         state: TrainingState,
         owner: Context,
         agent: Agent | None,
-        store: SnapshotStore | None,
         copy_every: int,
         *,
         shadow: bool,
@@ -84,7 +83,7 @@ class Job:
     ) -> None:
         self.step, self.counted = 0, False
         self.pauses: list[dict[str, Any]] = []
-        self._state, self._owner, self._agent, self._store = state, owner, agent, store
+        self._state, self._owner, self._agent = state, owner, agent
         self._every, self._shadow = copy_every, shadow
         self._recovered = 0
         self._new = False
@@ -157,7 +156,7 @@ class Job:
             if self._owner.failure is not None or agent.interrupt > self._recovered:
                 self._recover(agent)
                 continue
-            self._copy()
+            self._copy(agent)
             with agent.changed:
                 if agent.leave is not None or agent.finished is not None:
                     break
@@ -175,11 +174,11 @@ class Job:
             raise MoveError(f"the job has ended: {agent.finished['reason']}")
         raise SystemExit(f"trainmover: this process has to leave: {agent.leave}")
 
-    def _copy(self) -> None:
+    def _copy(self, agent: Agent) -> None:
         due = self.step % self._every == 0 and self.step != self._copied
-        if self._store is not None and not self._shadow and (self._copy_now or due):
+        if not self._shadow and (self._copy_now or due):
             self._copy_now, self._copied = False, self.step
-            self._store.take(self._state.snapshot(self.step))
+            agent.store.take(self._state.snapshot(self.step))
 
     def _end_recording(self, agent: Agent) -> None:
         recording, self._owner.recorder = self._owner.recorder, None
@@ -187,7 +186,7 @@ class Job:
             agent.upload = recording.to_bytes
             signature = recording.signature()
             agent.remember("signature", signature)
-            agent.report("recorded", signature=signature, n_bytes=recording.n_bytes())
+            agent.report("recorded", signature=signature)
 
     def _all_done(self) -> bool:
         """Wait for the other members at the end of the training; they may still need this one."""
@@ -197,27 +196,14 @@ class Job:
         agent.passed, agent.done = self.step, True
         agent.report("done", step=self.step)
         agent.wait(
-            lambda: (
-                agent.finished is not None
-                or agent.interrupt > self._recovered
-                or agent.leave is not None
-                or self._held(agent)
-            ),
+            lambda: bool(agent.finished or agent.interrupt > self._recovered or agent.leave or self._held(agent)),
             FINISH_S,
             "the end of the other ranks",
         )
         agent.done = False
-        if agent.finished is not None:
-            if agent.finished["status"]:
-                self._stop(agent)
+        if agent.finished is not None and not agent.finished["status"]:
             return True
-        if agent.leave is not None:
-            self._stop(agent)
-        if agent.interrupt > self._recovered:
-            self._recover(agent)
-            agent.passed = self.step - 1
-        elif self._held(agent):
-            self._hold(agent)
+        self._boundary(agent)
         return False
 
     def _held(self, agent: Agent) -> bool:
@@ -240,9 +226,9 @@ class Job:
         leaver = self._owner.rank in hold["ranks"]
         if leaver and hold["at"] == self.step:
             self._send_state(agent, hold)
-        elif hold["at"] == self.step and hold["copies"] and self._store is not None:
-            self._store.make_room(hold["stable"])
-            self._store.take(self._state.snapshot(self.step))
+        elif hold["at"] == self.step and hold["copies"]:
+            agent.store.make_room(hold["stable"])
+            agent.store.take(self._state.snapshot(self.step))
             self._copied = self.step
 
         def decided() -> bool:
@@ -276,28 +262,36 @@ class Job:
         """Send the leaver's state at this boundary to the joiner."""
         faults.at("state")
         generation = hold["generation"]
-        address = agent.joiners[str(self._owner.rank)]
-        hello = self._owner.hello("state", "", generation, self._owner.rank)
+        rank = self._owner.rank
         try:
-            snapshot = self._state.snapshot(self.step)
-            link = dial((address[0], address[1]), hello, 5.0)
-            transfer.send_snapshot(link, snapshot, self._owner.wake, time.monotonic() + RESTORE_S)
-            link.close()
+            self._give(rank, agent.joiners[str(rank)], generation, self._state.snapshot(self.step))
         except TrainmoverError as error:
             agent.report("failed", generation=generation, reason=f"the state could not be sent: {error}")
+
+    def _give(self, rank: int, address: Sequence[Any], generation: int, snapshot: Snapshot) -> None:
+        """Send a complete state to the joiner that takes this rank."""
+        link = dial((address[0], address[1]), self._owner.hello("state", "", generation, rank), 5.0)
+        transfer.send_snapshot(link, snapshot, self._owner.wake, time.monotonic() + RESTORE_S)
+        link.close()
+
+    def _receive(self, source: int, generation: int) -> Snapshot:
+        """Wait for the complete state that another process sends."""
+        deadline = time.monotonic() + RESTORE_S
+        link = self._owner.listener.take("state", "", generation, source, self._owner.wake, deadline)
+        snapshot = transfer.receive_snapshot(link, self._owner.wake, deadline)
+        link.close()
+        return snapshot
 
     def _switch(self, agent: Agent, decision: Message) -> None:
         faults.at("switch")
         self._owner.backend.switch(addresses(decision["joiners"]), decision["generation"])
-        if self._store is not None:
-            self._store.set_stable(decision["stable"])
+        agent.store.set_stable(decision["stable"])
         self._copy_now = decision["stable"] != decision["at"]
 
     def _go_away(self, agent: Agent) -> None:
         """End the leaver."""
         agent.leave = "another process has taken this rank"
         self._owner.backend.close()
-        agent.report("left")
         sys.stdout.flush()
         raise SystemExit(0)
 
@@ -311,9 +305,8 @@ class Job:
         faults.at("shadow")
         if owner.roles_left:
             raise Role(owner.roles_left.pop(0))
-        disk = self._store.report()["disk"] if self._store is not None else {}
-        if self._store is not None:
-            self._store.rollback(-1)  # the sandbox's copies are no member's
+        disk = agent.store.report()["disk"]
+        agent.store.rollback(-1)  # the sandbox's copies are no member's
         agent.remember("disk", disk)
         agent.ready, taken = True, owner.rank
         if faults.enabled("wrong-role"):
@@ -377,20 +370,16 @@ class Job:
 
     def _take_state(self, agent: Agent, hold: Message) -> Snapshot | None:
         """Receive the leaver's state, check it, and load it."""
-        owner, began, generation = self._owner, time.perf_counter(), hold["generation"]
+        began, generation = time.perf_counter(), hold["generation"]
+        faults.at("state")
         try:
-            deadline = time.monotonic() + RESTORE_S
-            link = owner.listener.take("state", "", generation, owner.rank, owner.wake, deadline)
-            faults.at("state")
-            snapshot = transfer.receive_snapshot(link, owner.wake, deadline)
+            snapshot = self._receive(self._owner.rank, generation)
             self._state.restore(snapshot)
-            link.close()
         except TrainmoverError as error:
             agent.report("failed", generation=generation, reason=str(error))
             return None
         took_s = time.perf_counter() - began
-        if self._store is not None:
-            self._store.adopt(snapshot)
+        agent.store.adopt(snapshot)
         agent.report(
             "loaded",
             generation=generation,
@@ -422,7 +411,7 @@ class Job:
             generation = max(agent.interrupt, agent.recover["generation"] if agent.recover else 0)
             if agent.recover is None or agent.recover["generation"] < generation:
                 self._settle()
-                report = self._store.report() if self._store is not None else {"own": [], "held": {}, "disk": {}}
+                report = agent.store.report()
                 agent.report_status("stopped", generation=generation, step=self.step, new=self._new, **report)
                 patience_s = max(SPARE_S, agent.gather_s + AWAY_S)
                 self._await(agent, ordered(generation), patience_s, "a standby for the rank that is lost")
@@ -473,25 +462,14 @@ class Job:
     def _restore(self, agent: Agent, order: Message) -> None:
         """Connect to joiners, drain the other connections, and load this member's state of one iteration."""
         owner, generation, step = self._owner, order["generation"], order["step"]
-        deadline = time.monotonic() + RESTORE_S
-        owner.backend.resume(addresses(order["joiners"]), generation, deadline)
+        owner.backend.resume(addresses(order["joiners"]), generation, time.monotonic() + RESTORE_S)
         needs = {int(rank): source for rank, source in order["needs"].items()}
-        store = self._store
-        if store is None:
-            raise MoveError("this member keeps no copies of its state")
+        store = agent.store
         for rank, source in needs.items():
             if source == owner.rank:
-                host, port = order["addresses"][str(rank)]
-                link = dial((host, port), owner.hello("state", "", generation, rank), 5.0)
-                transfer.send_snapshot(link, store.compose(rank, step), owner.wake, deadline)
-                link.close()
+                self._give(rank, order["addresses"][str(rank)], generation, store.compose(rank, step))
         source = needs.get(owner.rank)
-        if source is None or source < 0:
-            snapshot = store.own(step)
-        else:
-            link = owner.listener.take("state", "", generation, source, owner.wake, deadline)
-            snapshot = transfer.receive_snapshot(link, owner.wake, deadline)
-            link.close()
+        snapshot = store.own(step) if source is None or source < 0 else self._receive(source, generation)
         self._state.restore(snapshot)
         store.rollback(step)
         self.step = step
@@ -554,7 +532,7 @@ def attach(
             "give resume=True, or another folder"
         )
     if not controller:
-        job = Job(state, owner, None, None, copy_every, shadow=False, folder=folder, checkpoint_every=checkpoint_every)
+        job = Job(state, owner, None, copy_every, shadow=False, folder=folder, checkpoint_every=checkpoint_every)
         if resume:
             _resume(job, state, folder, owner.rank)
         return job
@@ -563,11 +541,10 @@ def attach(
     if agent is None:
         agent = Agent(controller, facts("member", owner), owner)
         owner.agent = agent
-    store = SnapshotStore(
+    agent.store = SnapshotStore(
         owner, lambda message: agent.report(message.pop("event"), **message), folder, checkpoint_every
     )
-    agent.store = store
-    job = Job(state, owner, agent, store, copy_every, shadow=shadow)
+    job = Job(state, owner, agent, copy_every, shadow=shadow)
     owner.on_failure = lambda error: agent.report(
         "lost", peer=getattr(error, "peer", -1), detail=str(error), generation=owner.generation
     )

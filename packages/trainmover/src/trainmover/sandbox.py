@@ -52,10 +52,6 @@ class Recording:
                 digest.update(repr((ordinal, note.name, shapes)).encode())
         return digest.hexdigest()[:16]
 
-    def n_bytes(self) -> int:
-        """Return the size of all outputs."""
-        return sum(one.nbytes for notes in self.notes.values() for note in notes for one in note.outputs or ())
-
     def to_bytes(self) -> bytes:
         """Return the recording as bytes: tensors and plain values only."""
         buffer = io.BytesIO()

@@ -281,23 +281,19 @@ class SnapshotStore:
         offer = transfer.receive(link, place, self._wake, time.monotonic() + 1e6)
         step, deadline = offer["step"], time.monotonic() + _COPY_S
         own = self._own_digests(step)
-        if not own and link.peer in self._replicas:  # its copy is mine but for a little; without mine it would be large
-            transfer.send(link, {"wanted": []}, [], self._wake, deadline)
-            transfer.receive(link, lambda _content: [], self._wake, deadline)
-            transfer.send(link, {"kept": False}, [], self._wake, deadline)
-            return
-        digests, specs = offer["digests"], offer["specs"]
+        has_no_base = not own and link.peer in self._replicas  # a replica's copy is small only beside this member's own
+        digests, specs = offer["digests"], {} if has_no_base else offer["specs"]
         tensors = {name: empty(spec) for name, spec in specs.items() if own.get(name) != digests[name]}
-        transfer.send(link, {"wanted": list(tensors)}, [], self._wake, deadline)
+        transfer.send(link, {"wanted": list(tensors)}, (), self._wake, deadline)
         transfer.receive(link, lambda _: [bytes_of(one) for one in tensors.values()], self._wake, deadline)
         with self._changed:
             depends = len(tensors) < len(specs)
-            fine = step >= self._stable and not (depends and step not in self._own)
+            fine = not has_no_base and step >= self._stable and not (depends and step not in self._own)
             if depends:
                 self._replicas.add(link.peer)
             if fine:
                 self._held.setdefault(link.peer, {})[step] = Snapshot(step, bytes(small), tensors, digests)
-        transfer.send(link, {"kept": fine}, [], self._wake, deadline)
+        transfer.send(link, {"kept": fine}, (), self._wake, deadline)
 
     def _own_digests(self, step: int, patience_s: float = 15.0) -> dict[str, str]:
         """Return the digests of this member's snapshot of the same iteration; wait while it may still be taken."""

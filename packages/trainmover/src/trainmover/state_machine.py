@@ -127,6 +127,23 @@ class Process:
 
 
 @dataclass
+class Supervisor:
+    """A supervisor and the process that it started last, whatever rank that holds.
+
+    Attributes:
+        rank: Of its place in the launcher.
+        member: The process's key; empty until it has told it.
+        over: The process has ended.
+        asked: It was told to start another one and has not yet.
+    """
+
+    rank: int
+    member: str = ""
+    over: bool = False
+    asked: bool = False
+
+
+@dataclass
 class Move:
     """A planned move under way; `joiners` maps ranks to the joiners' keys."""
 
@@ -138,7 +155,6 @@ class Move:
     at: int = -1
     waiting: set[str] = field(default_factory=set)
     copies: bool = False
-    copies_until_s: float = 0.0
     began_s: float = 0.0
 
 
@@ -155,7 +171,6 @@ class Recovery:
     stopped: dict[int, Message] = field(default_factory=dict)
     accused: Counter[int] = field(default_factory=Counter)
     waiting: set[str] = field(default_factory=set)
-    asked: set[str] = field(default_factory=set)  # joiners that were told to start a process and have not yet
     order: Message = field(default_factory=dict)
 
 
@@ -177,15 +192,12 @@ class StateMachine:
         self.owners: dict[int, str] = {int(rank): key for rank, key in kept.get("owners", {}).items()}
         self.world: int = kept.get("world", 0)
         self.processes: dict[str, Process] = {}
-        self.supervisors: dict[int, str] = {}
-        self._runs: dict[str, str] = {}  # supervisor -> the process that it started last, whatever rank that holds
-        self._over: set[str] = set()  # joiners whose process has ended
+        self.supervisors: dict[str, Supervisor] = {}
         self.move: Move | None = None
         self.recovery: Recovery | None = None
         self.ended, self.exit_status = kept.get("what") == "end", int(kept.get("status", 0))
         self.signatures: dict[int, str] = {int(rank): one for rank, one in kept.get("signatures", {}).items()}
         self.recordings: set[str] = set()
-        self._uploading: dict[str, str] = {}  # who was asked for a recording, by signature
         self._n_failed = 0  # recoveries since one came to its end
         self.copied: dict[int, set[int]] = {}
         self.copied_from = 0  # snapshots of earlier iterations belong to other members
@@ -244,8 +256,7 @@ class StateMachine:
 
     def gone(self, key: str, now_s: float) -> list[Instruction]:
         """Handle the end of a control connection."""
-        self.supervisors = {rank: supervisor for rank, supervisor in self.supervisors.items() if supervisor != key}
-        self._forget(key)
+        self.supervisors.pop(key, None)
         process = self.processes.get(key)
         if process is None:
             return []
@@ -257,27 +268,19 @@ class StateMachine:
 
     def supervisor_joined(self, rank: int, key: str, now_s: float) -> list[Instruction]:
         """Handle a supervisor that connects or reconnects."""
-        self._forget(key)  # what it was told may have been lost with its former connection
-        self.supervisors[rank] = key
+        self.supervisors[key] = Supervisor(rank)  # what it was told may have been lost with its former connection
         return [Send(key, {"command": "over", "status": self.exit_status})] if self.ended else []
 
     def started(self, supervisor: str, member: str, now_s: float) -> list[Instruction]:
         """Handle a supervisor's report of the process that it runs, or ran last."""
-        self._forget(supervisor)
-        self._runs[supervisor] = member
+        self.supervisors[supervisor] = Supervisor(self.supervisors[supervisor].rank, member)
         return self._assign(now_s)
-
-    def _forget(self, supervisor: str) -> None:
-        """Drop what is known of a supervisor's process and orders."""
-        self._runs.pop(supervisor, None)
-        self._over.discard(supervisor)
-        if self.recovery is not None:
-            self.recovery.asked.discard(supervisor)
 
     def exited(self, supervisor: str, member: str, status: int, now_s: float) -> list[Instruction]:
         """Handle a supervisor's report that its process has ended; that may have held any rank, or none."""
-        if self._runs.get(supervisor) == member:
-            self._over.add(supervisor)
+        told = self.supervisors.get(supervisor)
+        if told is not None and told.member == member:
+            told.over = True
         if self.ended:
             return []
         rank = next((rank for rank, key in self.owners.items() if key == member), None)
@@ -343,16 +346,14 @@ class StateMachine:
         if self.ended:
             return []
         out = self._lose(set(self._missing(now_s)), now_s) + self._pass_over_silent(now_s)
-        if self.move and self.move.copies and now_s >= self.move.copies_until_s:
-            out += self._without_copies(self.move, now_s)
         if self.move and now_s >= self.move.deadline_s:
             becoming = [key for rank, key in self.move.joiners.items() if not self._is_ready(rank, key)]
             slow = sorted(self._name(key) for key in self.move.waiting or becoming)
             out += self._abort(f"{', '.join(slow)} took too long ({self.move.stage})", now_s)
         if self.recovery:
-            out += self._judge_accused(now_s) + self._assign(now_s)
+            out += self._judge_accused(self.recovery, now_s) + self._assign(now_s)
         if self.recovery and now_s >= self.recovery.deadline_s:
-            out += self._overdue(now_s)
+            out += self._overdue(self.recovery, now_s)
         return out
 
     # -- what processes say ------------------------------------------------------------------------------------------
@@ -374,11 +375,19 @@ class StateMachine:
     def _on_unfit(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
         return self._refuse(process, str(message.get("reason")), now_s)
 
-    def _on_prepared(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
-        if self.move and self.move.stage == "preparing" and message.get("generation") == self.move.generation:
-            self.move.waiting.discard(process.key)
-            return self._advance(now_s)
-        return []
+    def _on_awaited(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
+        """Handle what a move waits for: connections are prepared, a stop is promised, a joiner has loaded the state."""
+        move = self.move
+        if move is None or message.get("generation", move.generation) != move.generation:
+            return []
+        if message.get("at", move.at) != move.at:
+            return []
+        if message["event"] == "loaded":
+            self.history.append({**message, "what": "state", "rank": process.rank})
+        move.waiting.discard(f"{message['event']} {process.key}")
+        return self._advance(now_s)
+
+    _on_prepared = _on_promised = _on_loaded = _on_awaited
 
     def _on_failed(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
         reason = f"{self._name(process.key)}: {message.get('reason')}"
@@ -394,28 +403,14 @@ class StateMachine:
             return out
         return self._unfinished(process, message, now_s)
 
-    def _on_promised(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
-        if self.move and self.move.stage == "holding" and message.get("at") == self.move.at:
-            self.move.waiting.discard(f"promise {process.key}")
-            return self._advance(now_s)
-        return []
-
     def _on_late(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
         process.step = max(process.step, int(message["step"]))
         if self.move and self.move.stage == "holding" and message.get("at") == self.move.at:
             return self._hold(self.move, now_s)
         return []
 
-    def _on_loaded(self, process: Process, message: Message, now_s: float) -> list[Instruction]:
-        move = self.move
-        if move and (message.get("generation"), message.get("at")) == (move.generation, move.at):
-            self.history.append({"what": "state", "rank": process.rank, **_facts(message)})
-            move.waiting.discard(f"state {process.key}")
-            return self._advance(now_s)
-        return []
-
     def _on_switched(self, process: Process, message: Message, _now_s: float) -> list[Instruction]:
-        self.history.append({"what": "switched", "rank": process.rank, **_facts(message)})
+        self.history.append({**message, "what": "switched", "rank": process.rank})
         if message.get("generation") == self.generation and process.key in self._switching:
             self._switching.discard(process.key)
             if not self._switching and self.recovery is None:
@@ -450,7 +445,7 @@ class StateMachine:
             return self._unfinished(process, message, now_s)
         if message.get("generation") != self.recovery.generation or process.key not in self.recovery.waiting:
             return []
-        self.history.append({"what": "recovered", "rank": process.rank, **_facts(message)})
+        self.history.append({**message, "what": "recovered", "rank": process.rank})
         self.recovery.waiting.discard(process.key)
         return self._advance_recovery(now_s)
 
@@ -469,20 +464,16 @@ class StateMachine:
             return []
         return [Persist(self._decision(self.what)), *self._uploads()]
 
-    def _uploads(self, back: str = "") -> list[Instruction]:
-        """Ask one member of each role for its recording, again if the one that was asked is gone."""
+    def _uploads(self) -> list[Send]:
+        """Ask one connected member of each role for its recording."""
         if len(self.signatures) < self.world or self._recorded():
             return []
-        out: list[Instruction] = []
-        for rank, signature in sorted(self.signatures.items()):
-            key, asked = self.owners.get(rank, ""), self._uploading.get(signature, "")
-            waits = asked in self.processes and asked != back
-            if signature in self.recordings or waits or key not in self.processes:
-                continue
-            self._uploading[signature] = key
-            back = "" if key == back else back
-            out.append(Send(key, {"command": "upload", "signature": signature}))
-        return out
+        chosen: dict[str, str] = {}
+        for rank, signature in sorted(self.signatures.items(), reverse=True):
+            process = self.processes.get(self.owners.get(rank, ""))
+            if signature not in self.recordings and process is not None and process.connected:
+                chosen[signature] = process.key
+        return [Send(key, {"command": "upload", "signature": signature}) for signature, key in chosen.items()]
 
     def _on_recording(self, _process: Process, message: Message, now_s: float) -> list[Instruction]:
         self.recordings.add(str(message["signature"]))
@@ -514,7 +505,7 @@ class StateMachine:
         """
         step, move = int(message["step"]), self.move
         if move and move.stage == "holding" and step == move.at:
-            move.waiting.discard(f"copy {process.key}")
+            move.waiting.discard(f"copied {process.key}")
             return self._advance(now_s)
         if self.owners.get(process.rank) != process.key or step <= self.stable:
             return []
@@ -553,7 +544,7 @@ class StateMachine:
                 return []
             move.stage, move.deadline_s = "preparing", now_s + self.timeouts.prepare_s
             everybody = [*self.owners.values(), *move.joiners.values()]
-            move.waiting = set(everybody)
+            move.waiting = {f"prepared {key}" for key in everybody}
             order = {"command": "prepare", "generation": move.generation, "joiners": self._addresses(move.joiners)}
             return [Send(key, order) for key in everybody]
         if move.waiting:
@@ -587,23 +578,14 @@ class StateMachine:
         move.at = max([*steps, move.at]) + 2 + int(0.1 / max(self._pace_s(), 0.005))
         joiners, line_up = set(move.joiners.values()), {**self.owners, **move.joiners}
         buddies = self._buddies(line_up, move.generation)
-        move.copies, move.copies_until_s = bool(buddies), now_s + self.timeouts.hold_s / 2
+        move.copies = bool(buddies)
         self.copied = {rank: {move.at} for rank in self.owners} if move.copies else {}
         self.copied_from = move.at
-        move.waiting = {f"promise {key}" for key in self.owners.values()} | {f"state {key}" for key in joiners}
-        move.waiting |= {f"copy {key}" for key in line_up.values()} if move.copies else set()
+        move.waiting = {f"promised {key}" for key in self.owners.values()} | {f"loaded {key}" for key in joiners}
+        move.waiting |= {f"copied {key}" for key in line_up.values()} if move.copies else set()
         order = {"command": "hold", "generation": move.generation, "at": move.at, "ranks": sorted(move.joiners),
                  "within_s": self.timeouts.hold_s, "copies": move.copies, "stable": self.stable}  # fmt: skip
         return [*(Send(key, order) for key in [*self.owners.values(), *joiners]), *buddies]
-
-    def _without_copies(self, move: Move, now_s: float) -> list[Instruction]:
-        """Decide without the boundary's copies if only they are late; training stands still meanwhile."""
-        late = {one for one in move.waiting if one.startswith("copy ")}
-        if move.waiting - late:
-            return []
-        move.copies, move.waiting, self.copied = False, set(), {}
-        names = ", ".join(sorted(self._name(one) for one in late))
-        return [Log(f"the copies of {names} are late, so the move is decided without them"), *self._advance(now_s)]
 
     def _abort(self, reason: str, now_s: float) -> list[Instruction]:
         move, self.move = self.move, None
@@ -645,7 +627,7 @@ class StateMachine:
         ]
         order = self._interrupt(self.recovery)
         out += [Send(key, order) for key in self.owners.values() if key in self.processes]
-        return out + self._assign(now_s)
+        return [*out, *self._uploads(), *self._assign(now_s)]  # the member that was asked for a recording may be lost
 
     def _interrupt(self, recovery: Recovery) -> Message:
         """Return the order to stop. Gathering may take two deadlines: one for members, one for a standby."""
@@ -667,31 +649,30 @@ class StateMachine:
         """Have supervisors start as many processes as there are too few standbys."""
         if not self._recorded():
             return []
-        open_ranks = sorted(recovery.lost - recovery.joiners.keys())
         settled = {*self.owners.values(), *recovery.joiners.values()}
-        n_coming = len(recovery.asked) + sum(
-            one.key not in settled and not one.ready and not one.silent for one in self.processes.values()
-        )
-        lost = {self.owners[other] for other in recovery.lost}
-        idle: list[str] = []  # supervisors whose process is lost, ended or silent
-        for supervisor, member in self._runs.items():
+        lost = {self.owners[rank] for rank in recovery.lost}
+        coming = {one.key for one in self.processes.values() if not one.ready and not one.silent} - settled
+        idle: dict[str, Supervisor] = {}  # those whose process is lost, ended or silent
+        for key, supervisor in self.supervisors.items():
+            member = supervisor.member
             one = self.processes.get(member)
-            if supervisor in self._over or member in lost or (one and one.silent and not self._holds(one)):
-                idle.append(supervisor)
-            if one is None and member not in settled and supervisor not in self._over | recovery.asked:
-                n_coming += 1
-        places = {key: place for place, key in self.supervisors.items()}
+            if supervisor.asked:
+                coming.add(key)
+            elif supervisor.over or member in lost or (one and one.silent and not self._holds(one)):
+                idle[key] = supervisor
+            elif one is None and member and member not in settled:
+                coming.add(member)
         out: list[Instruction] = []
-        for rank in open_ranks[n_coming:]:
-            free = [one for one in idle if one in places and one not in recovery.asked]
-            if not free:
+        for rank in sorted(recovery.lost - recovery.joiners.keys())[len(coming) :]:
+            if not idle:
                 break
             held = self.owners[rank]
-            chosen = min(free, key=lambda one: (self._runs[one] != held, places[one] != rank))
-            recovery.asked.add(chosen)
+            key = min(idle, key=lambda one: (idle[one].member != held, idle[one].rank != rank))
+            chosen = idle.pop(key)
+            chosen.asked = True
             out += [
-                Log(f"no standby for rank {rank}: the supervisor of rank {places[chosen]} starts one"),
-                Send(chosen, {"command": "spawn", "member": self._runs[chosen]}),
+                Log(f"no standby for rank {rank}: the supervisor of rank {chosen.rank} starts one"),
+                Send(key, {"command": "spawn", "member": chosen.member}),
             ]
         return out
 
@@ -754,9 +735,9 @@ class StateMachine:
             Log(f"all members go back to iteration {step}; states come from {needs}"),
             *(Send(key, {"command": "leave", "reason": "another process holds this rank now"}) for key in gone),
             *(
-                Send(supervisor, {"command": "end", "member": member})
-                for supervisor, member in self._runs.items()
-                if member in gone
+                Send(key, {"command": "end", "member": supervisor.member})
+                for key, supervisor in self.supervisors.items()
+                if supervisor.member in gone
             ),
             *(Send(key, order) for key in self.owners.values()),
         ]
@@ -777,12 +758,10 @@ class StateMachine:
             found[rank].update(dict.fromkeys(report["own"], rank))
         return found
 
-    def _judge_accused(self, now_s: float) -> list[Instruction]:
+    def _judge_accused(self, recovery: Recovery, now_s: float) -> list[Instruction]:
         """Replace one of two living members that have lost each other: the one accused more often."""
-        recovery = self.recovery
-        if recovery is None or recovery.lost or not recovery.accused or recovery.stage != "gathering":
-            return []
-        if now_s - recovery.began_s < self.timeouts.suspicion_s:
+        undecided = recovery.stage == "gathering" and recovery.accused and not recovery.lost
+        if not undecided or now_s - recovery.began_s < self.timeouts.suspicion_s:
             return []
         accused = max(recovery.accused, key=lambda rank: (recovery.accused[rank], rank))
         recovery.accused.clear()
@@ -793,10 +772,8 @@ class StateMachine:
             *self._lose({accused}, now_s),
         ]
 
-    def _overdue(self, now_s: float) -> list[Instruction]:
-        recovery = self.recovery
-        if recovery is None:
-            return []
+    def _overdue(self, recovery: Recovery, now_s: float) -> list[Instruction]:
+        """Replace members that are too slow in a recovery. Without a joiner for each lost rank, end the job."""
         late = [self._name(key) for key in recovery.waiting]
         silent = {rank for rank in self.owners if rank not in recovery.stopped} - recovery.lost
         if recovery.stage == "gathering" and recovery.lost - recovery.joiners.keys():
@@ -819,15 +796,13 @@ class StateMachine:
         accused = self.recovery.accused if self.recovery else Counter()
         for rank, key in self.owners.items():
             process = self.processes.get(key)
-            if rank in lost:
-                continue
             if process is None:
-                if now_s - self._began_s > self.timeouts.heartbeat_timeout_s:
-                    yield rank
+                late = now_s - self._began_s > self.timeouts.heartbeat_timeout_s
             elif not process.connected:
-                if now_s - process.gone_s > (0 if accused[rank] else self.timeouts.reconnect_s):
-                    yield rank
-            elif now_s - process.heard_s > self.timeouts.heartbeat_timeout_s:
+                late = now_s - process.gone_s > (0 if accused[rank] else self.timeouts.reconnect_s)
+            else:
+                late = now_s - process.heard_s > self.timeouts.heartbeat_timeout_s
+            if late and rank not in lost:
                 yield rank
 
     def _pass_over_silent(self, now_s: float) -> list[Instruction]:
@@ -872,7 +847,8 @@ class StateMachine:
         if hello.get("signature"):
             self.signatures[rank] = str(hello["signature"])
         welcome = Send(key, {"command": "welcome", "generation": self.generation})
-        recorded = [Send(key, {"command": "recorded"})] if self._recorded() else self._uploads(key)
+        lost = [one for one in self._uploads() if one.key == key]
+        recorded = [Send(key, {"command": "recorded"})] if self._recorded() else lost
         return [welcome, *self._update(process, hello, now_s), *recorded]
 
     def _update(self, process: Process, hello: Message, now_s: float) -> list[Instruction]:
@@ -993,7 +969,7 @@ class StateMachine:
         self.ended, self.exit_status, self.what = True, status, "end"
         orders = [Reply(move.order, False, f"not moved, the job has ended: {reason}")] if move else []
         members = [Send(key, {"command": "finished", "status": status, "reason": reason}) for key in self.processes]
-        joiners = [Send(key, {"command": "over", "status": status}) for key in self.supervisors.values()]
+        joiners = [Send(key, {"command": "over", "status": status}) for key in self.supervisors]
         keep = Persist({**self._decision("end"), "status": status})
         return [keep, Log(f"{reason}; status {status}"), *orders, *members, *joiners]
 
@@ -1059,7 +1035,3 @@ class StateMachine:
             ],
             "history": self.history[-200:],
         }
-
-
-def _facts(message: Message) -> Message:
-    return {key: value for key, value in message.items() if key not in ("event", "what", "rank")}

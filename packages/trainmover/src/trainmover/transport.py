@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 
 from trainmover.admission import Front
 from trainmover.errors import (
-    InterruptedLinkError,
+    LinkError,
     LinkLostError,
     LinkTimeoutError,
     MismatchError,
@@ -126,8 +126,7 @@ class Traffic:
         self.link = link
         self._outgoing: deque[memoryview] = deque()
         self._incoming: deque[tuple[memoryview, Arrived]] = deque()
-        self._expected: tuple[int, int, int] | None = None
-        self._on_header: Callable[[int, int, int], None] | None = None
+        self._on_header: Callable[[int, int, int], None] = lambda *_: None
         self.wants_header = False
         self.mask = 0
 
@@ -143,8 +142,17 @@ class Traffic:
 
     def expects(self, sequence: int, code: int, n_bytes: int) -> None:
         """Announce one incoming message; any other is an error."""
-        self._expected = (sequence, code, n_bytes)
-        self.wants_header = True
+        expected = (sequence, code, n_bytes)
+
+        def check(*header: int) -> None:
+            if header != expected:
+                raise MismatchError(
+                    f"rank {self.link.peer} is in another collective: it sent {header}, "
+                    f"this rank expects {expected} (number, code, bytes); "
+                    "every member of a group has to call the same collectives in the same order with the same sizes"
+                )
+
+        self.listens(check)
 
     def listens(self, on_header: Callable[[int, int, int], None]) -> None:
         """Read one header, whatever it says, and hand it over."""
@@ -211,14 +219,7 @@ class Traffic:
             return
         header = HEADER.unpack(link.in_header)
         link.in_header_at, link.in_body, self.wants_header = 0, header[2], False
-        if self._on_header is not None:
-            self._on_header(*header)
-        elif header != self._expected:
-            raise MismatchError(
-                f"rank {link.peer} is in another collective: it sent {header}, "
-                f"this rank expects {self._expected} (number, code, bytes); "
-                "every member of a group has to call the same collectives in the same order with the same sizes"
-            )
+        self._on_header(*header)
 
     def _got(self, n_bytes: int) -> int:
         if n_bytes == 0:
@@ -237,7 +238,7 @@ def pump(traffics: Iterable[Traffic], wake: Wake, deadline: float) -> None:
     Raises:
         LinkLostError: A peer's connection has ended.
         LinkTimeoutError: The deadline has passed.
-        InterruptedLinkError: `wake` was set.
+        LinkError: `wake` was set.
         MismatchError: A peer is in another collective.
     """
     open_by_fd = {traffic.link.fd: traffic for traffic in traffics}
@@ -264,7 +265,7 @@ def pump(traffics: Iterable[Traffic], wake: Wake, deadline: float) -> None:
             raise LinkTimeoutError(f"nothing came from ranks {slow} in time", slow[0] if len(slow) == 1 else -1)
         for fd, events in ready:
             if fd == wake.fd:
-                raise InterruptedLinkError("a recovery has begun")
+                raise LinkError("a recovery has begun")
             traffic = open_by_fd[fd]
             if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
                 traffic.receive_some()
@@ -345,13 +346,13 @@ class Listener:
 
         Raises:
             LinkTimeoutError: It has not come before the deadline.
-            InterruptedLinkError: `wake` was set.
+            LinkError: `wake` was set.
         """
         key = (purpose, group, generation, source)
         with self._some:
             while key not in self._arrived:
                 if wake.is_set:
-                    raise InterruptedLinkError("a recovery has begun")
+                    raise LinkError("a recovery has begun")
                 if time.monotonic() >= deadline:
                     raise LinkTimeoutError(
                         f"rank {source} has not connected ({purpose}, {group or 'no group'})", source

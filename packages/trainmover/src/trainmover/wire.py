@@ -16,20 +16,14 @@ from trainmover.errors import RefusedError, WireError
 
 VERSION = 3
 LINE_LIMIT = 1 << 22
-#: A connection ends some twenty seconds after the other machine has; else it would be a quarter of an hour.
-_ALIVE = (
-    (socket.TCP_KEEPIDLE, 5),
-    (socket.TCP_KEEPINTVL, 5),
-    (socket.TCP_KEEPCNT, 3),
-    (socket.TCP_USER_TIMEOUT, 20_000),
-)
 Message = dict[str, Any]
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have a connection end about 20 s after the other machine is gone."""
+    """Have a connection end about 20 s after the other machine is gone; else it would be a quarter of an hour."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _ALIVE:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)
+    for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 

@@ -49,34 +49,31 @@ def compare(repository: Repository, model: Model, tools: Sequence[str]) -> list[
     runners = {name.partition("=")[0]: _runner(name) for name in tools}
     files = repository.files(repository.commit("HEAD"), model.files.take)
     wanted = paths_of(model.constraints) & set(files)
+
+    def broken(texts: Mapping[str, str]) -> set[str]:
+        report = check(state_of(files.keys() | texts.keys(), texts), model, "planted")
+        return {finding.fingerprint for finding in report.findings}
+
+    def row(kind: str, fault: str, path: str, before: Mapping[str, str], after: Mapping[str, str]) -> Row:
+        seen = {"verici": bool(broken(after) - broken(before))}
+        for name, runner in runners.items():
+            old, new = runner(path, before[path]), runner(path, after[path])
+            if old is not None and new is not None:
+                seen[name] = bool(new - old)
+        return Row(kind, fault, path, seen)
+
     texts = {path: repository.text(files[path]) or "" for path in sorted(wanted)}
     rows = []
     for constraint in model.constraints:
         changed = plant(constraint, texts)
         if changed is not None:
             path = next(path for path in changed if changed[path] != texts[path])
-            rows.append(_row("history", constraint_words(constraint), path, texts, changed, model, set(files), runners))
+            rows.append(row("history", constraint_words(constraint), path, texts, changed))
     workflow = (_TEMPLATES / "workflow.yml").read_text()
     for kind, name, old, new in msgspec.json.decode((_TEMPLATES / "faults.json").read_bytes(), type=list[list[str]]):
         before, after = {**texts, _PLACE: workflow}, {**texts, _PLACE: workflow.replace(old, new, 1)}
-        rows.append(_row(kind, name, _PLACE, before, after, model, set(files), runners))
+        rows.append(row(kind, name, _PLACE, before, after))
     return rows
-
-
-def _row(
-    kind: str, fault: str, path: str, before: Mapping[str, str], after: Mapping[str, str], model: Model,
-    files: set[str], runners: Mapping[str, Callable[[str, str], set[str] | None]],
-) -> Row:  # fmt: skip
-    seen = {"verici": bool(_broken(after, files, model) - _broken(before, files, model))}
-    for name, runner in runners.items():
-        old, new = runner(path, before[path]), runner(path, after[path])
-        if old is not None and new is not None:
-            seen[name] = bool(new - old)
-    return Row(kind, fault, path, seen)
-
-
-def _broken(texts: Mapping[str, str], files: set[str], model: Model) -> set[str]:
-    return {finding.fingerprint for finding in check(state_of(files | set(texts), texts), model, "planted").findings}
 
 
 def plant(constraint: Constraint, texts: Mapping[str, str]) -> dict[str, str] | None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import pygit2
 from pygit2.enums import SortMode
 
 from verici.errors import BadInput, RepositoryError
-from verici.history import Repository
+from verici.history import Repository, run_git
 from verici.model import FAIL, PASS, Label
 from verici.sandbox import Limits, run
 
@@ -99,19 +98,24 @@ def worktree(repository: Repository, commit: str) -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
         (place / "pid").write_text(str(os.getpid()))
-        _git(repository, "worktree", "add", "--detach", "--force", "--quiet", str(place / "tree"), commit)
+        _worktree(repository, "add", "--detach", "--force", "--quiet", str(place / "tree"), commit)
         yield place / "tree"
     finally:
         with _handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not stop the cleaning up
             _discard(repository, place)
 
 
+def _worktree(repository: Repository, *arguments: str) -> str:
+    """Run `git worktree` without the repository's hooks."""
+    return run_git(repository, "-c", "core.hooksPath=/dev/null", "worktree", *arguments)
+
+
 def _discard(repository: Repository, place: Path) -> None:
     with contextlib.suppress(RepositoryError):
-        _git(repository, "worktree", "remove", "--force", "--force", str(place / "tree"))
+        _worktree(repository, "remove", "--force", "--force", str(place / "tree"))
     shutil.rmtree(place, onerror=_make_writable)
     with contextlib.suppress(RepositoryError):
-        _git(repository, "worktree", "prune")
+        _worktree(repository, "prune")
 
 
 def _make_writable(function: Callable[[str], object], path: str, _: object) -> None:
@@ -123,34 +127,17 @@ def _make_writable(function: Callable[[str], object], path: str, _: object) -> N
 
 def remove_leftovers(repository: Repository) -> None:
     """Remove worktrees of builds whose process was killed."""
-    for line in _git(repository, "worktree", "list", "--porcelain").splitlines():
+    for line in _worktree(repository, "list", "--porcelain").splitlines():
         place = Path(line.removeprefix("worktree ")).parent
         if line.startswith("worktree ") and place.name.startswith(_PREFIX) and not _is_alive(place / "pid"):
             _discard(repository, place)
 
 
 def _is_alive(note: Path) -> bool:
-    try:
+    with contextlib.suppress(OSError, ValueError):
         os.kill(int(note.read_text()), 0)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def _git(repository: Repository, *arguments: str) -> str:
-    """Run git on this repository: without its hooks, and without variables that name another one."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    env["GIT_LFS_SKIP_SMUDGE"] = "1"
-    command = ["git", "-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", *arguments]
-    try:
-        done = subprocess.run(
-            command, cwd=repository.root, env=env, capture_output=True, check=True, encoding="utf-8", errors="replace"
-        )
-    except FileNotFoundError as error:
-        raise RepositoryError("the command `git` is needed to build commits and is not installed") from error
-    except subprocess.CalledProcessError as error:
-        raise RepositoryError(f"git {arguments[0]} {arguments[1]} failed: {error.stderr.strip()}") from error
-    return done.stdout
+        return True
+    return False
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import pygit2
 from verici.errors import BadInput, RepositoryError
 from verici.explain import constraint_words, evidence_words, fingerprint, paths_of
 from verici.history import Repository, write_whole
-from verici.model import Constraint, Finding, Key, Place, holds
+from verici.model import Constraint, Finding, Key, Place, breaks
 from verici.store import Model
 from verici.tokens import constants_of
 
@@ -78,7 +78,7 @@ def check(state: State, model: Model, commit: str, known: Iterable[str] = (), no
     findings, old, ignored = [], [], []
     baseline = set(known)
     for constraint in model.constraints:
-        if not all(holds(one.predicate, state.values, state.files) == one.holds for one in constraint.conditions):
+        if not breaks(constraint, state.values, state.files):
             continue
         places = _places(constraint, state)
         trusted = model.filter.trusts(constraint_words(constraint)) if model.filter else None
@@ -90,7 +90,7 @@ def check(state: State, model: Model, commit: str, known: Iterable[str] = (), no
             ignored.append(finding)
         else:
             findings.append(finding)
-    status = TOO_LITTLE if not model.enough else PREDICTED_FAILURE if findings else PASSED
+    status = PREDICTED_FAILURE if findings else PASSED
     return Report(commit, status, tuple(findings), tuple(old), tuple(ignored), tuple(notes))
 
 

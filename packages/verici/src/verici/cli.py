@@ -1,4 +1,4 @@
-"""The `verici` command. Modules are imported where they are used: `check` must start fast."""
+"""The `verici` command. What a check does not need is imported where it is used: it must start fast."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import msgspec
 
+from verici.check import TOO_LITTLE, Report, check, load_baseline, save_baseline, state_of_commit, state_of_index
 from verici.errors import NotEnoughHistory, VeriCIError
+from verici.explain import constraint_words, evidence_words, fingerprint
+from verici.history import PATTERNS, Files, Repository
+from verici.hook import install, pushed_tips, remove
+from verici.labels import load, match, read_export, save
+from verici.model import FAIL, PASS, Label
+from verici.report import FORMATS, as_github, as_text
+from verici.store import Model, load_model, save_model
 
-if TYPE_CHECKING:
-    from verici.check import Report
-    from verici.history import Repository
-    from verici.model import Label
-    from verici.store import Model
-
-_MODEL, _BASELINE = Path(".verici/model.json"), Path(".verici/baseline.json")
+_MODEL, _BASELINE, _LABELS = Path(".verici/model.json"), Path(".verici/baseline.json"), "labels.csv"
 _FORMATS = click.Choice(["text", "json", "sarif", "github", "junit"])
 _PATH = click.Path(path_type=Path)
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
@@ -58,22 +61,14 @@ def _options(*options: Callable[..., Any]) -> Callable[[Callable[..., None]], Ca
 
 _repo = click.option("--repo", type=_PATH, default=Path(), help="A path in the repository.")
 _model = click.option("--model", type=_PATH, help="Model file instead of the repository's own.")
-_labels = click.option("--labels", type=_PATH, help="Label table instead of the repository's own.")
 _read = _options(
-    _repo, _labels, _model,
-    click.option("--tip", default="HEAD", show_default=True, help="Newest commit that is read."),
+    _repo, _model,
     click.option("--commits", "most", default=400, show_default=True, help="Commits that are read at most."),
     click.option("--only-known-kinds", is_flag=True, help="Leave failures of unknown kind out."),
     click.option("--unlabelled", type=click.Choice(["skip", "pass"]), default="skip", show_default=True),
     click.option("--file", "patterns", multiple=True, help="Further files to read: a glob. May be repeated."),
     click.option("--without", multiple=True, help="Files to leave out: a glob. May be repeated."),
 )  # fmt: skip
-
-
-def _repository(path: Path) -> Repository:
-    from verici.history import Repository
-
-    return Repository(path)
 
 
 def _model_path(repository: Repository, given: Path | None) -> Path:
@@ -85,46 +80,39 @@ class _Read:
     """A history with its labels, as the options of a command ask for it."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        from verici.history import PATTERNS, Files
-        from verici.labels import load, match
-
-        self.repository = _repository(options["repo"])
+        self.repository = Repository(options["repo"])
         self.model = _model_path(self.repository, options["model"])
         self.files = Files((*PATTERNS, *options["patterns"]), options["without"])
-        self.history = self.repository.read(options["tip"], options["most"], self.files)
-        self.labels = load(options["labels"] or self.repository.state / "labels.csv")
+        self.history = self.repository.read("HEAD", options["most"], self.files)
+        kept = load(self.repository.state / _LABELS)
         ids = [commit.id for commit in self.history.commits]
-        self.failed, unmatched = match(self.labels, ids, known_kinds=options["only_known_kinds"])
+        self.labels, unmatched = match(kept, ids, known_kinds=options["only_known_kinds"])
         if options["unlabelled"] == "pass":
-            self.failed = {commit: self.failed.get(commit, False) for commit in ids}
+            self.labels = {commit: self.labels.get(commit) or Label(commit, PASS) for commit in ids}
+        self.failed = {commit: label.result == FAIL for commit, label in self.labels.items()}
         for note in self.history.notes:
             click.echo(f"verici: {note}", err=True)
         if unmatched:
             why = "name no commit of this history (force-pushed, squashed, or older than the commits read)"
-            click.echo(f"verici: {unmatched} of {len(self.labels)} labels {why}", err=True)
+            click.echo(f"verici: {unmatched} of {len(kept)} labels {why}", err=True)
 
 
 @main.command()
 @_read
 def learn(**options: Any) -> None:
     """Learn constraints from the labelled history and keep them."""
-    from verici.learn import FEWEST_BUILDS, FEWEST_FAILED, learn
-    from verici.store import save_model
+    from verici.learner import learn
 
     read = _Read(options)
     found = learn(read.history, read.failed, read.files)
     save_model(read.model, found)
-    _say_learned(found, read.model, "builds", f"at least {FEWEST_BUILDS} and {FEWEST_FAILED} are needed")
+    _say_learned(found, read.model, "builds")
     unknown = sum(label.kind == "unknown" for label in read.labels.values())
     if unknown:
         click.echo(f"{unknown} labels are failures of unknown kind: some may be failed tests (--only-known-kinds)")
 
 
-def _say_learned(found: Model, path: Path, what: str, need: str) -> None:
-    from verici.explain import constraint_words
-
-    if not found.enough:
-        raise NotEnoughHistory(f"{found.builds} labelled {what}, {found.failed} failed; {need}")
+def _say_learned(found: Model, path: Path, what: str) -> None:
     click.echo(
         f"{found.builds} {what}, {found.failed} failed ({found.relabelled} not explained by constants); "
         f"learner {found.learner}; {len(found.constraints)} constraints in {path}"
@@ -137,9 +125,7 @@ def _say_learned(found: Model, path: Path, what: str, need: str) -> None:
 @_options(_repo, _model)
 def explain(repo: Path, model: Path | None) -> None:
     """Print the learned constraints and the builds that taught each one."""
-    from verici.explain import constraint_words, evidence_words, fingerprint
-
-    found = _learned(_model_path(_repository(repo), model))
+    found = _learned(_model_path(Repository(repo), model))
     click.echo(f"{found.builds} builds, {found.failed} failed; learner {found.learner}")
     for constraint in found.constraints:
         weak = " (weak: few builds)" if constraint.weak else ""
@@ -147,15 +133,13 @@ def explain(repo: Path, model: Path | None) -> None:
 
 
 def _learned(path: Path) -> Model:
-    from verici.store import load_model
-
     found = load_model(path)
     if found is None:
         raise NotEnoughHistory(f"there is no model {path} yet; learn first")
     return found
 
 
-@main.command()
+@main.command("check")
 @click.argument("commit", default="HEAD")
 @_options(_repo, _model)
 @click.option("--staged", is_flag=True, help="Check the index instead of a commit.")
@@ -165,9 +149,9 @@ def _learned(path: Path) -> Model:
 @click.option("--quiet-unless-trusted", is_flag=True, help="Print no message that the filter does not trust.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if the check itself fails; else a warning and status 0.")
 @click.pass_context
-def check(ctx: click.Context, /, repo: Path, strict: bool, **options: Any) -> None:
+def check_(ctx: click.Context, /, repo: Path, strict: bool, **options: Any) -> None:
     """Predict whether COMMIT's build fails: status 0 pass, 3 predicted failure, 4 not enough history."""
-    repository = _repository(repo)
+    repository = Repository(repo)
     if not options["staged"]:
         repository.resolve(options["commit"])  # a wrong name is the caller's error, not a failed check
     try:
@@ -184,9 +168,6 @@ def _say_crash(error: Exception) -> None:
 
 
 def _check(repository: Repository, options: Mapping[str, Any]) -> Report:
-    from verici.check import TOO_LITTLE, Report, check, load_baseline, save_baseline, state_of_commit, state_of_index
-    from verici.store import load_model
-
     model = load_model(_model_path(repository, options.get("model")))
     name = "the index" if options["staged"] else repository.resolve(options["commit"])
     if model is None:
@@ -205,8 +186,6 @@ def _check(repository: Repository, options: Mapping[str, Any]) -> Report:
 
 
 def _print(report: Report, form: str) -> None:
-    from verici.report import FORMATS, as_github
-
     text = FORMATS[form](report)
     if text:
         click.echo(text)
@@ -217,39 +196,32 @@ def _print(report: Report, form: str) -> None:
 @main.command()
 @click.argument("action", type=click.Choice(["install", "remove", "run"]))
 @click.argument("name", type=click.Choice(["pre-push", "pre-commit"]), default="pre-push")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @_repo
 @click.pass_context
-def hook(ctx: click.Context, /, action: str, name: str, arguments: tuple[str, ...], repo: Path) -> None:
+def hook(ctx: click.Context, /, action: str, name: str, repo: Path) -> None:
     """Install or remove a git hook that checks pushed tips (pre-push) or the index (pre-commit); git runs it."""
-    from verici.hook import install, remove
-
     if action != "run":
-        path = (install if action == "install" else remove)(_repository(repo), name)
+        path = (install if action == "install" else remove)(Repository(repo), name)
         click.echo(f"{'wrote' if action == 'install' else 'removed'} {path}")
         return
-    refused = False
     try:
-        refused = _run_hook(name, _repository(repo))
+        refused = _run_hook(name, Repository(repo))
     except Exception as error:  # noqa: BLE001 (a hook never blocks on its own error)
         _say_crash(error)
-    if refused:
-        click.echo("verici: to go on all the same: --no-verify; for one line: a comment `verici: ignore`", err=True)
-    ctx.exit(1 if refused else 0)
+    else:
+        ctx.exit(int(refused))
 
 
 def _run_hook(name: str, repository: Repository) -> bool:
     """Print predicted failures; return True if there are any."""
-    from verici.check import PREDICTED_FAILURE
-    from verici.hook import pushed_tips
-    from verici.report import as_text
-
     staged = name == "pre-commit"
     tips = [""] if staged else pushed_tips(sys.stdin)
     reports = [_check(repository, {"staged": staged, "commit": tip}) for tip in tips]
-    bad = [report for report in reports if report.status == PREDICTED_FAILURE]
+    bad = [report for report in reports if report.findings]
     for report in bad:
         click.echo(as_text(report), err=True)
+    if bad:
+        click.echo("verici: to go on all the same: --no-verify; for one line: a comment `verici: ignore`", err=True)
     return bool(bad)
 
 
@@ -257,23 +229,18 @@ def _run_hook(name: str, repository: Repository) -> bool:
 @click.argument("service", type=click.Choice(["github", "gitlab", "jenkins", "buildkite", "travis", "csv"]))
 @click.argument("export", type=_PATH)
 @click.option("--jobs", type=_FOLDER, help="Folder with ID.json: the jobs of each run.")
-@_options(_repo, _labels)
-def import_(service: str, export: Path, jobs: Path | None, repo: Path, labels: Path | None) -> None:
+@_repo
+def import_(service: str, export: Path, jobs: Path | None, repo: Path) -> None:
     """Read build results from a service's EXPORT into the repository's label table."""
-    from verici.labels import read_export
-
     found = read_export(export, service, jobs)
-    path = _keep(_repository(repo), labels, found)
+    path = Repository(repo).state / _LABELS
+    _keep(path, found)
     counts = {kind: sum(label.kind == kind for label in found) for kind in ("ok", "test", "config", "unknown")}
     click.echo(f"{len(found)} labels ({', '.join(f'{count} {kind}' for kind, count in counts.items())}) in {path}")
 
 
-def _keep(repository: Repository, given: Path | None, found: list[Label]) -> Path:
-    from verici.labels import load, save
-
-    path = given or repository.state / "labels.csv"
+def _keep(path: Path, found: list[Label]) -> None:
     save(path, {**load(path), **{label.commit: label for label in found}}.values())
-    return path
 
 
 @main.command()
@@ -287,22 +254,20 @@ def _keep(repository: Repository, given: Path | None, found: list[Label]) -> Pat
 @click.option("--network", is_flag=True, help="Let commands use the network.")
 @click.option("--no-sandbox", is_flag=True, help="Build without namespaces: only for commits that you trust.")
 @click.option("--env", multiple=True, help="Variable that is passed on. May be repeated.")
-@_options(_repo, _labels)
-def label(repo: Path, labels: Path | None, span: str, **options: Any) -> None:
+@_repo
+def label(repo: Path, span: str, **options: Any) -> None:
     """Build commits in worktrees of their own and keep the results as labels."""
     from verici.building import Plan, commits_between, label_commits
-    from verici.labels import load
     from verici.sandbox import Limits
 
-    repository = _repository(repo)
+    repository = Repository(repo)
     limits = Limits(options["seconds"], options["memory"] << 20, options["processes"], options["disk"] << 20)
     sandbox, network = not options["no_sandbox"], options["network"]
     plan = Plan(options["command"], options["tests"], limits, sandbox, network, options["env"])
-    known = load(labels or repository.state / "labels.csv")
-    built = {name for name, one in known.items() if one.source == "build"}
+    built = {name for name, one in load(repository.state / _LABELS).items() if one.source == "build"}
 
     def done(found: Label) -> None:
-        _keep(repository, labels, [found])
+        _keep(repository.state / _LABELS, [found])
         click.echo(f"{found.commit[:7]} {found.result} {found.kind}: {found.detail}")
 
     label_commits(repository, [one for one in commits_between(repository, span) if one not in built], plan, done)
@@ -314,10 +279,9 @@ def label(repo: Path, labels: Path | None, span: str, **options: Any) -> None:
 def history(html: Path | None, **options: Any) -> None:
     """Print the builds in order, or write them as a page."""
     from verici.page import text_timeline, write_page
-    from verici.store import load_model
 
     read = _Read(options)
-    shown = (read.history, read.failed, read.labels, load_model(read.model))
+    shown = (read.history, read.labels, load_model(read.model))
     if html:
         write_page(html, *shown)
     click.echo(f"wrote {html}" if html else text_timeline(*shown))
@@ -329,20 +293,17 @@ def history(html: Path | None, **options: Any) -> None:
 @click.option("--beside", default="", help="Linters by name, comma-separated: actionlint, zizmor, yamllint.")
 def evaluate(as_json: bool, beside: str, **options: Any) -> None:
     """Measure predictions on the repository's own history, walk-forward, with baselines beside them."""
-    import msgspec
-
     read = _Read(options)
-    rows: Any
     if beside:
         from verici.beside import compare, table
 
         rows = compare(read.repository, _learned(read.model), [name.strip() for name in beside.split(",")])
         click.echo(msgspec.json.encode(rows).decode() if as_json else table(rows))
-        return
-    from verici.evaluate import evaluate, table_of
+    else:
+        from verici.evaluate import evaluate, table_of
 
-    rows = evaluate(read.history, read.failed)
-    click.echo(msgspec.json.encode(rows).decode() if as_json else table_of(rows))
+        scores = evaluate(read.history, read.failed)
+        click.echo(msgspec.json.encode(scores).decode() if as_json else table_of(scores))
 
 
 _preflight_model = click.option("--model", type=_PATH, default=Path("preflight.json"), show_default=True)
@@ -360,11 +321,10 @@ def preflight() -> None:
 def preflight_learn(folder: Path, labels: Path | None, model: Path) -> None:
     """Learn from FOLDER: one subfolder or file for each past job."""
     from verici.launch import learn_jobs
-    from verici.store import save_model
 
     found = learn_jobs(folder, labels)
     save_model(model, found)
-    _say_learned(found, model, "jobs", "these are too few to learn from")
+    _say_learned(found, model, "jobs")
 
 
 @preflight.command("check")

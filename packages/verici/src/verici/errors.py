@@ -1,11 +1,4 @@
-"""Everything that this package raises.
-
-VeriCIError
-├── BadInput          a file, table or option that cannot be used; the message says what would do
-├── RepositoryError   the git repository cannot be read
-├── NotEnoughHistory  too few labelled builds to learn from
-└── BuildRefused      `verici label` cannot build safely on this machine
-"""
+"""Everything that this package raises."""
 
 from __future__ import annotations
 

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
-from verici.errors import NotEnoughHistory
 from verici.features import COARSE, VALUES, values_of
-from verici.learn import (
-    FEWEST_BUILDS,
-    FEWEST_FAILED,
-    Builds,
-    Forecast,
-    Options,
-    Teacher,
-    choose,
-    fix_of,
-    is_hit,
-    prepare,
-    walk_forward,
-)
+from verici.learner import Builds, Forecast, Options, Teacher, choose, fix_of, is_hit, prepare, walk_forward
 from verici.model import History, Key
 
 #: Builds after which the metadata baseline is fitted anew: it is slower than the tree.
@@ -93,30 +81,34 @@ def random_keys(builds: Builds, forecast: Forecast) -> list[Key]:
 
 def majority(builds: Builds, start: float = 0.5) -> list[Forecast]:
     """Predict the more frequent result of the past."""
-    rows = builds.rows
-    found = []
-    for number in range(int(len(rows) * start), len(rows)):
-        share = float(builds.failed_N[rows[:number]].mean())
-        found.append(Forecast(int(rows[number]), share > 0.5, share, bool(builds.failed_N[rows[number]])))
-    return found
+    failed = builds.failed_N[builds.rows]
+    return _forecasts(builds, start, lambda number: float(failed[:number].mean()))
+
+
+def _forecasts(builds: Builds, start: float, risk_of: Callable[[int], float]) -> list[Forecast]:
+    """Return a forecast of each build from the share `start` on; `risk_of` takes its number among the rows."""
+    numbers = range(int(len(builds.rows) * start), len(builds.rows))
+    risks = [(int(builds.rows[number]), risk_of(number)) for number in numbers]
+    return [Forecast(row, risk > 0.5, risk, bool(builds.failed_N[row])) for row, risk in risks]
 
 
 def metadata(builds: Builds, start: float = 0.5) -> list[Forecast]:
     """Predict by gradient boosting on author, size, hour, merge, previous result and share of the last ten failures."""
     from sklearn.ensemble import GradientBoostingClassifier
 
-    rows, found = builds.rows, []
-    facts = _facts(builds)
-    failed = builds.failed_N[rows]
-    model = None
-    for number in range(int(len(rows) * start), len(rows)):
-        if model is None or number % _METADATA_REFIT == 0:
-            model = None
-            if 0 < failed[:number].sum() < number:
-                model = GradientBoostingClassifier(n_estimators=30, random_state=0).fit(facts[:number], failed[:number])
-        risk = float(model.predict_proba(facts[number : number + 1])[0, 1]) if model else float(failed[:number].mean())
-        found.append(Forecast(int(rows[number]), risk > 0.5, risk, bool(failed[number])))
-    return found
+    facts, failed = _facts(builds), builds.failed_N[builds.rows]
+
+    @functools.cache
+    def fitted(count: int) -> GradientBoostingClassifier:
+        return GradientBoostingClassifier(n_estimators=30, random_state=0).fit(facts[:count], failed[:count])
+
+    def risk_of(number: int) -> float:
+        count = max(number - number % _METADATA_REFIT, int(len(failed) * start))
+        if not 0 < failed[:count].sum() < count:
+            return float(failed[:number].mean())
+        return float(fitted(count).predict_proba(facts[number : number + 1])[0, 1])
+
+    return _forecasts(builds, start, risk_of)
 
 
 def _facts(builds: Builds) -> np.ndarray:
@@ -144,8 +136,7 @@ def evaluate(history: History, failed: Mapping[str, bool]) -> list[Score]:
         NotEnoughHistory: There are too few labelled builds.
     """
     builds = prepare(history, failed)
-    if len(builds.rows) < FEWEST_BUILDS or builds.failed_N[builds.rows].sum() < FEWEST_FAILED:
-        raise NotEnoughHistory(f"{len(builds.rows)} labelled builds of this history are too few to measure on")
+    builds.require_enough()
     teacher = Teacher(builds)
     chosen = choose(teacher, len(builds.rows) // 2)
     name = f"chosen by the past: {chosen.learner}, {'with' if chosen.relabel else 'without'} relabelling"
@@ -164,8 +155,7 @@ def evaluate(history: History, failed: Mapping[str, bool]) -> list[Score]:
 
 def table_of(scores: Sequence[Score]) -> str:
     """Return the scores as a table."""
-    head = f"{'':50} accuracy precision recall   F1  PR-AUC  first  alarms  named (chance) keywords"
-    lines = [head]
+    lines = [f"{'':50} accuracy precision recall   F1  PR-AUC  first  alarms  named (chance) keywords"]
     for one in scores:
         accuracy, precision, recall, f1 = one.rates
         rates = f"{accuracy:8.3f} {precision:9.3f} {recall:6.3f} {f1:5.3f} {one.pr_auc:6.3f}"

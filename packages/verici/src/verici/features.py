@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from verici.model import HAS_AT_MOST, Commit, Constant, History, Key, Order, Predicate, decimal_key, version_key
+from verici.model import HAS_AT_MOST, Commit, Constant, History, Key, Order, Predicate, value_key, version_key
 from verici.tokens import JOINED
 
 Bools = NDArray[np.bool_]
@@ -57,7 +57,7 @@ class Candidates(msgspec.Struct, frozen=True):
     """Predicates with different columns.
 
     Args:
-        predicates: For each column the predicates that have it, the one that names it first.
+        predicates: For each column the predicates that have it; the first one, which can be stated first, names it.
         truth_NP: Value of each predicate at each commit.
         known_P: First row at which the predicate's reference values have been seen; earlier rows cannot state it.
         level_P: Template of each predicate.
@@ -105,7 +105,7 @@ def columns_of(history: History) -> list[Column]:
 def _column(key: Key, by_blob: Mapping[int, str], rows_N: Ints, blobs: int) -> Column:
     texts = set(by_blob.values())
     order: Order = "decimal" if len(texts) > 1 and any(map(_DECIMAL.fullmatch, texts)) else "version"
-    ranked = sorted(texts, key=decimal_key if order == "decimal" else version_key)
+    ranked = sorted(texts, key=lambda text: value_key(text, order))
     rank = {text: index for index, text in enumerate(ranked)}
     codes = np.array([rank[by_blob[blob]] if blob in by_blob else -1 for blob in range(blobs)], dtype=np.int32)
     return Column(key, tuple(ranked), codes[rows_N], order)
@@ -124,31 +124,17 @@ def candidates(history: History, levels: Iterable[int] = (COARSE, VALUES, PAIRS)
         PAIRS: lambda: itertools.chain(_pairs(columns), _disagreements(columns)),
         PRODUCTS: lambda: _products(every),
     }
-    merged: dict[bytes, _Merged] = {}
+    merged: dict[bytes, list[tuple[int, int, Predicate]]] = defaultdict(list)
     for level in sorted(levels):
         for predicate, truth_N, known in makers[level]():
             if truth_N.any() and not truth_N.all():
-                merged.setdefault(truth_N.tobytes(), _Merged(truth_N)).add(predicate, known, level)
-    found = sorted(merged.values(), key=lambda one: one.level)
-    truth = np.array([one.truth_N for one in found], dtype=np.bool_).reshape(len(found), len(history.commits))
-    since = np.array([(one.known, one.level) for one in found], dtype=np.int32).reshape(-1, 2)
-    predicates = tuple(tuple(one.alike) for one in found)
+                merged[truth_N.tobytes()].append((known, level, predicate))
+    alike = {column: sorted(group, key=lambda one: one[0]) for column, group in merged.items()}
+    found = sorted(alike, key=lambda column: alike[column][0][1])
+    truth = np.frombuffer(b"".join(found), dtype=np.bool_).reshape(len(found), len(history.commits))
+    since = np.array([alike[column][0][:2] for column in found], dtype=np.int32).reshape(-1, 2)
+    predicates = tuple(tuple(one for *_, one in alike[column][:MOST_ALIKE]) for column in found)
     return Candidates(predicates, np.ascontiguousarray(truth.T), since[:, 0], since[:, 1])
-
-
-class _Merged:
-    """Predicates that are true of the same commits; the one that can be stated first names them."""
-
-    def __init__(self, truth_N: Bools) -> None:
-        self.truth_N, self.alike = truth_N, list[Predicate]()
-        self.known, self.level = len(truth_N), 0
-
-    def add(self, predicate: Predicate, known: int, level: int) -> None:
-        if known < self.known:
-            self.known, self.level = known, level
-            self.alike.insert(0, predicate)
-        elif len(self.alike) < MOST_ALIKE:
-            self.alike.append(predicate)
 
 
 _Row = tuple[Predicate, Bools, int]

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import os
+import subprocess
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,10 +25,6 @@ PATTERNS = tuple(Path(__file__).with_name("patterns.txt").read_text(encoding="ut
 #: Configuration files of one commit that are read at most; the first ones by path.
 MOST_FILES = 2_000
 _CACHE_FORMAT = 1
-
-
-#: Regular files of each tree and prefix that has been read: path and blob id.
-Trees = dict[str, list[tuple[str, str]]]
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -58,6 +55,7 @@ class Repository:
         except pygit2.GitError as error:
             raise RepositoryError(f"the repository of {path} cannot be read: {error}") from error
         self.notes: list[str] = []
+        self._trees: dict[str, list[tuple[str, str]]] = {}  # regular files of the trees that have been read
 
     @property
     def root(self) -> Path:
@@ -85,27 +83,27 @@ class Repository:
         """Return the commit with this name."""
         return cast(pygit2.Commit, self.git[self.resolve(name)])
 
-    def files(self, commit: pygit2.Commit, take: Callable[[str], bool], trees: Trees | None = None) -> dict[str, str]:
+    def files(self, commit: pygit2.Commit, take: Callable[[str], bool]) -> dict[str, str]:
         """Return the chosen files of a commit: path to blob id. Symbolic links and submodules are no files."""
-        found = self._tree(commit.tree, "", {} if trees is None else trees)
+        found = self._tree(commit.tree, "")
         return dict(itertools.islice(((path, blob) for path, blob in found if take(path)), MOST_FILES))
 
-    def _tree(self, tree: pygit2.Tree, prefix: str, known: Trees) -> list[tuple[str, str]]:
-        """Return all regular files of a tree; subtrees that were seen before are not read again."""
+    def _tree(self, tree: pygit2.Tree, prefix: str) -> list[tuple[str, str]]:
+        """Return path and blob id of all regular files of a tree; subtrees that were seen are not read again."""
         name = f"{tree.id} {prefix}"
-        if name in known:
-            return known[name]
+        if name in self._trees:
+            return self._trees[name]
         result: list[tuple[str, str]] = []
         for entry in tree:
             path = prefix + _text(entry.raw_name or b"")
             if entry.filemode == FileMode.TREE:
                 try:
-                    result += self._tree(entry, path + "/", known)  # type: ignore[arg-type]
+                    result += self._tree(entry, path + "/")  # type: ignore[arg-type]
                 except (KeyError, pygit2.GitError):
                     self._note(f"{path}/ cannot be read; its files count as absent")
             elif entry.filemode in (FileMode.BLOB, FileMode.BLOB_EXECUTABLE):
                 result.append((path, str(entry.id)))
-        known[name] = result
+        self._trees[name] = result
         return result
 
     def text(self, blob: str) -> str | None:
@@ -142,8 +140,7 @@ class Repository:
         """Return the newest commits that lead to `tip`, with the constants of their configuration files."""
         files = files or Files()
         take = functools.cache(files.take)
-        trees: Trees = {}
-        commits = follow_renames([_commit(one, self.files(one, take, trees)) for one in self.walk(tip, most)])
+        commits = follow_renames([_commit(one, self.files(one, take)) for one in self.walk(tip, most)])
         constants = self._constants({(blob, path) for one in commits for path, blob in one.files.items()})
         return History(tuple(commits), constants, tuple(self.notes))
 
@@ -164,6 +161,22 @@ class Repository:
         return result
 
 
+def run_git(repository: Repository, *arguments: str) -> str:
+    """Run git on this repository, without variables that name another one, and return what it prints."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    env["GIT_LFS_SKIP_SMUDGE"] = "1"
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=repository.root, env=env, capture_output=True, check=True,
+            encoding="utf-8", errors="replace",
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise RepositoryError("the command `git` is needed for this and is not installed") from error
+    except subprocess.CalledProcessError as error:
+        raise RepositoryError(f"git {' '.join(arguments)} failed: {error.stderr.strip()}") from error
+    return done.stdout
+
+
 def follow_renames(commits: list[Commit]) -> list[Commit]:
     """Return the commits with each file that was moved unchanged under its newest path, if the old one is gone."""
     by_id = {commit.id: commit for commit in commits}
@@ -179,7 +192,7 @@ def follow_renames(commits: list[Commit]) -> list[Commit]:
                 moved[gone.pop(blob)] = path
 
     def newest(path: str) -> str:
-        for _ in range(len(moved)):
+        for _ in moved:  # a file may move away and back, so that a loop without an end is possible
             if path not in moved:
                 break
             path = moved[path]

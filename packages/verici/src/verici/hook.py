@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from verici.errors import BadInput, RepositoryError
-from verici.history import Repository
+from verici.errors import BadInput
+from verici.history import Repository, run_git
 
 _MARK = "# Written by `verici hook install`; `verici hook remove` removes it."
 
@@ -30,13 +28,7 @@ def pushed_tips(lines: Iterable[str]) -> list[str]:
 
 def folder_of_hooks(repository: Repository) -> Path:
     """Return the folder that git names for hooks, in linked worktrees and with core.hooksPath, too."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    command = ["git", "rev-parse", "--git-path", "hooks"]
-    try:
-        done = subprocess.run(command, cwd=repository.root, env=env, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise RepositoryError(f"git does not name the folder of hooks: {error}") from error
-    return repository.root / done.stdout.rstrip("\n")
+    return repository.root / run_git(repository, "rev-parse", "--git-path", "hooks").rstrip("\n")
 
 
 def install(repository: Repository, name: str) -> Path:
@@ -62,10 +54,8 @@ def install(repository: Repository, name: str) -> Path:
 def remove(repository: Repository, name: str) -> Path:
     """Remove a hook that `install` wrote."""
     path = folder_of_hooks(repository) / name
-    if not path.exists():
-        raise BadInput(f"there is no hook {path}")
-    if not _is_ours(path):
-        raise BadInput(f"{path} is not verici's; remove the line with `verici hook run` yourself")
+    if not path.exists() or not _is_ours(path):
+        raise BadInput(f"{path} is no hook of verici's; in a hook of yours, remove the line with `verici hook run`")
     path.unlink()
     return path
 

@@ -89,7 +89,7 @@ def _rows(text: str, what: str) -> list[dict[str, Any]]:
     except msgspec.DecodeError as error:
         raise BadInput(f"this is not the JSON of {what}: {error}") from error
     if isinstance(found, dict):
-        found = found.get("builds", found.get("workflow_runs", [found]))
+        found = found.get("builds", [found])
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise BadInput(f"{what} are a JSON list of objects; this is another shape")
     return found
@@ -111,17 +111,20 @@ def github(text: str, jobs: Jobs) -> list[Run]:
     outcomes = {"success": PASS, "failure": FAIL, "startup_failure": FAIL, "timed_out": FAIL}
     runs = []
     for row in _rows(text, "GitHub Actions runs"):
-        commit, number = row.get("headSha") or row.get("head_sha"), str(row.get("databaseId") or row.get("id"))
+        commit = row.get("headSha")
         if not commit:
             raise BadInput("a GitHub Actions run has no headSha; list runs with --json databaseId,headSha,conclusion,…")
-        details = [job for one in _rows(jobs.get(number, "[]"), "a run's jobs") for job in one.get("jobs", [one])]
+        details = [
+            job
+            for one in _rows(jobs.get(str(row.get("databaseId")), "[]"), "a run's jobs")
+            for job in one.get("jobs", [one])
+        ]
         failed = [_named(job.get("steps", ()), "conclusion", ("failure", "timed_out"), "name") for job in details]
         steps = [names[0] for names in failed if names]
         if row.get("conclusion") == "startup_failure":
             steps = ["workflow file"]  # the service could not read the workflow: configuration by definition
-        when, workflow = row.get("createdAt") or row.get("created_at"), row.get("workflowName") or row.get("name")
-        outcome, attempt = outcomes.get(str(row.get("conclusion")), ""), row.get("attempt") or row.get("run_attempt")
-        runs.append(_run(row, commit, "run", when, outcome, steps, workflow, int(attempt or 1)))
+        outcome, attempt = outcomes.get(str(row.get("conclusion")), ""), int(row.get("attempt") or 1)
+        runs.append(_run(row, commit, "run", row.get("createdAt"), outcome, steps, row.get("workflowName"), attempt))
     return runs
 
 
@@ -244,19 +247,21 @@ def save(path: Path, labels: Iterable[Label]) -> None:
     write_whole(path, text.getvalue().encode())
 
 
-def match(labels: Mapping[str, Label], ids: Sequence[str], *, known_kinds: bool = False) -> tuple[dict[str, bool], int]:
-    """Return whether each of these commits failed, and how many labels name none of them; labels may be abbreviated.
+def match(
+    labels: Mapping[str, Label], ids: Sequence[str], *, known_kinds: bool = False
+) -> tuple[dict[str, Label], int]:
+    """Return the label of each commit by full id, and how many labels name none; labels may be abbreviated.
 
     Builds that hit a limit are left out, with `known_kinds` failures of unknown kind, too.
     """
     whole = set(ids)
     short = {name[:length]: name for length in sorted({len(one) for one in labels if len(one) < 40}) for name in ids}
-    failed: dict[str, bool] = {}
+    found: dict[str, Label] = {}
     unmatched = 0
     for name, label in labels.items():
         commit = name if name in whole else short.get(name)
         if commit is None:
             unmatched += 1
         elif label.kind != "limit" and not (known_kinds and label.kind == "unknown"):
-            failed[commit] = label.result == FAIL
-    return failed, unmatched
+            found[commit] = label
+    return found, unmatched

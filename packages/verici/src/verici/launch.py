@@ -6,6 +6,7 @@ else from `verdict.json` (Eroica's) or `exit_code` in its folder. Meets Eroica o
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from verici.check import Report, check, state_of
 from verici.errors import BadInput
 from verici.history import MOST_FILES, Files
 from verici.labels import read_text, table_of
-from verici.learn import LAUNCH_LEVELS, learn
+from verici.learner import LAUNCH_LEVELS, learn
 from verici.model import Commit, Constant, History
 from verici.store import Model
 from verici.tokens import MOST_BYTES, constants_of, decode
@@ -79,14 +80,12 @@ def read_table(path: Path) -> dict[str, bool]:
 
 def _result(place: Path) -> bool | None:
     """Return whether a job's own folder says that it failed before its first iteration; None if it says nothing."""
-    try:
-        code: bool | None = int((place / "exit_code").read_text()) != 0
-    except (OSError, ValueError):
-        code = None
-    try:
+    code: bool | None = None
+    began: bool | None = None
+    with contextlib.suppress(OSError, ValueError):
+        code = int((place / "exit_code").read_text()) != 0
+    with contextlib.suppress(OSError, msgspec.DecodeError):
         began = has_begun(msgspec.json.decode((place / "verdict.json").read_bytes()))
-    except (OSError, msgspec.DecodeError):
-        began = None
     return code if began is None else not began
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -137,8 +137,10 @@ def version_key(value: str) -> tuple[tuple[float, int, str], ...]:
     return (*((1.0, int(part), "") if part.isdigit() else (0.0, 0, part) for part in found), (0.5, 0, ""))
 
 
-def decimal_key(value: str) -> float:
-    """Return the value as a number; infinity for a text that is none."""
+def value_key(value: str, order: Order) -> Any:
+    """Return what values are sorted by in this order; a text that is no number comes last among decimals."""
+    if order == "version":
+        return version_key(value)
     try:
         return float(value)
     except ValueError:
@@ -147,9 +149,7 @@ def decimal_key(value: str) -> float:
 
 def is_below(one: str, other: str, order: Order) -> bool:
     """Return True if one value is smaller than the other in this order."""
-    if order == "decimal":
-        return decimal_key(one) < decimal_key(other)
-    return version_key(one) < version_key(other)
+    return bool(value_key(one, order) < value_key(other, order))
 
 
 #: What a predicate says of its constants' values, if all of them are present.
@@ -180,6 +180,11 @@ def holds(predicate: Predicate, values: Mapping[Key, str], files: Mapping[str, s
     if kind == "disagree":
         return len(set(found)) > 1
     return len(found) == len(keys) and _RELATIONS[kind](predicate, found)
+
+
+def breaks(constraint: Constraint, values: Mapping[Key, str], files: Mapping[str, str] | set[str]) -> bool:
+    """Return True if a state meets all conditions of a constraint, so that its build is predicted to fail."""
+    return all(holds(one.predicate, values, files) == one.holds for one in constraint.conditions)
 
 
 #: A `has` predicate looks at this many constants with the same context in one file.

@@ -11,47 +11,35 @@ from jinja2 import Environment, PackageLoader
 
 from verici.explain import constraint_words, evidence_words, fingerprint, short
 from verici.features import values_of
-from verici.model import Commit, History, Label, holds
+from verici.model import FAIL, Commit, History, Label, breaks
 from verici.store import Model
-
-
-def _builds(history: History, failed: Mapping[str, bool], labels: Mapping[str, Label]) -> list[tuple[Commit, Label]]:
-    fallback = {label.commit[:7]: label for label in labels.values()}
-    built = [commit for commit in history.commits if commit.id in failed]
-    return [(one, labels.get(one.id) or fallback.get(one.id[:7]) or Label(one.id, "pass")) for one in built]
 
 
 def _broken(commit: Commit, history: History, model: Model | None) -> list[int]:
     values = values_of(commit, history.constants)
-    return [
-        number
-        for number, constraint in enumerate(model.constraints if model else ())
-        if all(holds(one.predicate, values, commit.files) == one.holds for one in constraint.conditions)
-    ]
+    constraints = model.constraints if model else ()
+    return [number for number, one in enumerate(constraints) if breaks(one, values, commit.files)]
 
 
-def text_timeline(
-    history: History, failed: Mapping[str, bool], labels: Mapping[str, Label], model: Model | None
-) -> str:
-    """Return one line for each labelled build."""
+def text_timeline(history: History, labels: Mapping[str, Label], model: Model | None) -> str:
+    """Return one line for each labelled build; labels have full commit ids."""
     names = [fingerprint(one) for one in model.constraints] if model else []
     lines = []
-    for commit, label in _builds(history, failed, labels):
+    for commit in (commit for commit in history.commits if commit.id in labels):
+        label = labels[commit.id]
         broken = "".join(f" breaks {names[number]}" for number in _broken(commit, history, model))
-        result = "fail" if failed[commit.id] else "pass"
-        lines.append(f"{short(commit.id)} {result} {label.kind:8} {commit.message[:60]}{broken}")
+        lines.append(f"{short(commit.id)} {label.result} {label.kind:8} {commit.message[:60]}{broken}")
     return "\n".join(lines) or "no labelled builds; see `verici import` and `verici label`"
 
 
-def write_page(
-    path: Path, history: History, failed: Mapping[str, bool], labels: Mapping[str, Label], model: Model | None
-) -> None:
+def write_page(path: Path, history: History, labels: Mapping[str, Label], model: Model | None) -> None:
     """Write the page as one file that needs no network."""
     builds: list[dict[str, Any]] = []
     marks: dict[int, list[int]] = defaultdict(list)
-    for at, (commit, label) in enumerate(_builds(history, failed, labels)):
-        title = f"{short(commit.id)} {'failed' if failed[commit.id] else 'passed'}: {commit.message}"
-        builds.append({"failed": failed[commit.id], "title": title, "commit": commit, "label": label})
+    for at, commit in enumerate(commit for commit in history.commits if commit.id in labels):
+        failed = labels[commit.id].result == FAIL
+        title = f"{short(commit.id)} {'failed' if failed else 'passed'}: {commit.message}"
+        builds.append({"failed": failed, "title": title, "commit": commit, "label": labels[commit.id]})
         for number in _broken(commit, history, model):
             marks[number].append(at)
     rules = []

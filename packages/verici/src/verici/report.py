@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from html import escape
 from typing import Any
 from urllib.parse import quote
-from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
@@ -116,10 +116,10 @@ def as_junit(report: Report) -> str:
     """Return one test case a broken constraint, or one that passes."""
     cases = []
     for one in report.findings:
-        where = quoteattr(_shown(one.places[0].path if one.places else ""))
-        text, name = escape(_shown(one.message)), quoteattr(_shown(constraint_words(one.constraint)))
+        where = escape(_shown(one.places[0].path if one.places else ""))
+        text, name = escape(_shown(one.message)), escape(_shown(constraint_words(one.constraint)))
         failure = f'<failure message="predicted failure">{text}</failure>'
-        cases.append(f"<testcase classname={where} name={name}>{failure}</testcase>")
+        cases.append(f'<testcase classname="{where}" name="{name}">{failure}</testcase>')
     if not cases:
         skipped = "<skipped/>" if report.status == TOO_LITTLE else ""
         cases.append(f'<testcase classname="verici" name="learned constraints">{skipped}</testcase>')

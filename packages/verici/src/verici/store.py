@@ -44,26 +44,18 @@ class Model(msgspec.Struct, frozen=True):
 
     Args:
         format: Number of this form; others are refused.
-        tip: Newest commit of the history.
         builds: Labelled builds; `failed` of them failed, `relabelled` of those cannot be explained by constants.
-        noise: Estimated share of misleading labels, 0 to 1.
-        enough: False if there was too little history; `check` then exits with 4.
         filter: The message filter, if there were enough past messages.
-        notes: What limited the history.
     """
 
     format: int
-    tip: str
     builds: int
     failed: int
     learner: str
     relabelled: int
-    noise: float
     files: Files
     constraints: tuple[Constraint, ...]
-    enough: bool = True
     filter: Weights | None = None
-    notes: tuple[str, ...] = ()
 
 
 def save_model(path: Path, model: Model) -> None:
@@ -77,8 +69,6 @@ def load_model(path: Path) -> Model | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
     try:
         model = msgspec.json.decode(data, type=Model)
     except msgspec.DecodeError as error:

@@ -52,7 +52,7 @@ def fit(
     failed_N: NDArray[np.bool_],
     edges: Sequence[tuple[int, int]] = (),
     learner: Learner = "evidence",
-    levels: Sequence[int] | None = None,
+    levels: Sequence[int] = (0, 1, 2, 3),
 ) -> Node:
     """Return the tree learned from these rows; the same input always gives the same tree.
 
@@ -63,23 +63,14 @@ def fit(
         edges: Consecutive builds as (earlier, later) rows. Of predicates with equal gain the tree takes the one that
             changed together with the result most often.
         learner: `evidence` or `paper`.
-        levels: Templates whose predicates may be used; None for all.
+        levels: Templates whose predicates may be used.
     """
     last = int(rows.max()) if len(rows) else -1
-    open_P = np.isin(learned.level_P, levels) if levels is not None else np.ones(len(learned.level_P), dtype=np.bool_)
-    usable = np.flatnonzero(open_P & (learned.known_P <= last) & learned.truth_NP[rows].any(axis=0))
+    open_P = np.isin(learned.level_P, levels) & (learned.known_P <= last)
+    usable = np.flatnonzero(open_P & learned.truth_NP[rows].any(axis=0))
     truth = learned.truth_NP[:, usable].astype(np.float32)
-    grower = _Grower(truth, failed_N, edges, learned.level_P[usable], learner)
-    root = grower.grow(rows, 0)
-    _name(root, usable)
+    root = _Grower(truth, usable, failed_N, edges, learned.level_P[usable], learner).grow(rows, 0)
     return root if learner == "paper" else _prune(root)
-
-
-def _name(node: Node, usable: NDArray[np.intp]) -> None:
-    if node.column >= 0 and node.yes and node.no:
-        node.column = int(usable[node.column])
-        _name(node.yes, usable)
-        _name(node.no, usable)
 
 
 def _prune(node: Node) -> Node:
@@ -100,26 +91,25 @@ def _together(truth: NDArray[np.float32], failed_N: NDArray[np.bool_], edges: Se
     steps = truth[after] - truth[before]
     turns = failed_N[after].astype(np.float32) - failed_N[before].astype(np.float32)
     both = np.abs(turns @ steps)
-    result: Floats = (2 * both - np.abs(steps).sum(axis=0)).astype(np.float64)
-    return result
+    return np.asarray(2 * both - np.abs(steps).sum(axis=0), dtype=np.float64)
 
 
 class _Grower:
     def __init__(
-        self, truth: NDArray[np.float32], failed_N: NDArray[np.bool_], edges: Sequence[tuple[int, int]],
-        level_P: NDArray[np.int32], learner: Learner,
+        self, truth: NDArray[np.float32], usable: NDArray[np.intp], failed_N: NDArray[np.bool_],
+        edges: Sequence[tuple[int, int]], level_P: NDArray[np.int32], learner: Learner,
     ) -> None:  # fmt: skip
-        self.truth, self.failed_N, self.edges, self.learner = truth, failed_N, edges, learner
+        self.truth, self.usable, self.failed_N, self.edges, self.learner = truth, usable, failed_N, edges, learner
         self.logs = np.cumsum(np.log2(np.maximum(np.arange(len(failed_N) + 2), 1)))  # log2 of each factorial
         self.cost_P = _naming_bits(level_P)
 
     def grow(self, rows: NDArray[np.intp], depth: int) -> Node:
         failed = int(self.failed_N[rows].sum())
         node = Node(rows, failed)
-        if 0 < failed < len(rows) and depth < MOST_DEPTH[self.learner] and self.truth.shape[1]:
-            node.column = self._best(rows, failed)
-        if node.column >= 0:
-            side = self.truth[rows, node.column] > 0
+        mixed = 0 < failed < len(rows) and depth < MOST_DEPTH[self.learner]
+        best = self._best(rows, failed) if mixed else -1
+        if best >= 0:
+            node.column, side = int(self.usable[best]), self.truth[rows, best] > 0
             node.yes = self.grow(rows[side], depth + 1)
             node.no = self.grow(rows[~side], depth + 1)
         elif self.learner == "paper":
@@ -155,21 +145,18 @@ class _Grower:
     @staticmethod
     def _mix(n: NDArray[np.intp], k: NDArray[np.intp]) -> Floats:
         """Return half the Gini impurity of n results with k failures, times n."""
-        found: Floats = k * (n - k) / np.maximum(n, 1)
-        return found
+        return np.asarray(k * (n - k) / np.maximum(n, 1))
 
     def _code(self, n: NDArray[np.intp], k: NDArray[np.intp]) -> Floats:
         """Return the bits of n results with k failures, whose rate is not known (uniform prior)."""
-        found: Floats = np.log2(n + 1) + self.logs[n] - self.logs[k] - self.logs[n - k]
-        return found
+        return np.asarray(np.log2(n + 1) + self.logs[n] - self.logs[k] - self.logs[n - k])
 
 
 def _naming_bits(level_P: NDArray[np.int32]) -> Floats:
     """Return the bits that name each predicate: first its template, then which one of that template."""
-    counts = np.bincount(level_P, minlength=1) if len(level_P) else np.ones(1, dtype=np.intp)
+    counts = np.bincount(level_P, minlength=1)
     templates = max(1, int((counts > 0).sum()))
-    result: Floats = np.log2(np.maximum(counts[level_P], 1)) + np.log2(templates)
-    return result
+    return np.asarray(np.log2(np.maximum(counts[level_P], 1)) + np.log2(templates))
 
 
 def leaf_of(node: Node, truth_P: NDArray[np.bool_]) -> tuple[Node, tuple[tuple[int, bool], ...]]:

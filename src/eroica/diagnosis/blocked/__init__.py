@@ -4,7 +4,7 @@ EROICA, section 4.1: a worker without any event for five mean iterations trigger
 blocked job (case 3: a prefetch thread stuck in `queue.put()`, others idle, an all-gather that not all ranks ran). The
 way from there to the origin is not published; these rules are ours.
 
-    looks ─▶ scene (who sits where) ─▶ meetings (open collectives) ─▶ waiting (graph) ─▶ rules ─▶ findings ─▶ verdict
+    looks ─▶ scene (who sits where) ─▶ waiting (open collectives, graph) ─▶ origins ─▶ conclusion (findings, verdict)
 
 No clocks are compared. Collectives are matched by their number in their process group, and every age is a duration that
 was measured on one host.
@@ -18,24 +18,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from eroica import __version__
-from eroica.diagnosis.blocked.collectives import (
+from eroica.diagnosis.blocked.conclusion import (
+    build_findings,
+    choose_word,
+    complete_notes,
+    find_waiters,
+    standing_waits,
+    summarize,
+)
+from eroica.diagnosis.blocked.origins import (
+    Origin,
     find_circle,
     find_leavers,
     find_mismatches,
-    find_stacks_apart,
     find_stuck_transport,
     find_unreadable_waits,
     find_unrecorded,
     find_unseen,
+    named_by,
+    remaining,
 )
-from eroica.diagnosis.blocked.conclusion import build_findings, choose_word, complete_notes, find_waiters, summarize
-from eroica.diagnosis.blocked.culprits import find_blocked_code, find_dead, find_lock_holders, find_stopped
-from eroica.diagnosis.blocked.meetings import find_meetings
-from eroica.diagnosis.blocked.recorded import find_absent, find_facing, find_stalled, find_without_dump
-from eroica.diagnosis.blocked.scene import Scene, build_scene, has_moved
-from eroica.diagnosis.blocked.waiting import Origin, Waiting, find_waiting, remaining, standing_waits
+from eroica.diagnosis.blocked.processes import find_blocked_code, find_dead, find_lock_holders, find_stopped
+from eroica.diagnosis.blocked.recorded import find_absent, find_stalled, find_without_dump
+from eroica.diagnosis.blocked.scene import Scene, Seat, build_scene, has_moved
+from eroica.diagnosis.blocked.waiting import Waiting, find_waiting
 from eroica.model.look import Blockage
-from eroica.model.verdict import NAMED, Coverage, Finding, Hypothesis, IterationTimes, Verdict, VerdictWindow
+from eroica.model.verdict import NAMED, Coverage, Hypothesis, IterationTimes, Verdict, VerdictWindow
 from eroica.settings import Settings
 
 __all__ = ["diagnose_blockage"]
@@ -60,7 +68,7 @@ def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdi
     scene = build_scene(blockage)
     if any(has_moved(member) for member in scene.members.values()):
         return None
-    waiting = find_waiting(find_meetings(scene))
+    waiting = find_waiting(scene)
     origins = find_origins(scene, waiting, settings)
     waiters = find_waiters(scene, waiting, origins)
     findings = build_findings(scene, waiting, origins, waiters)
@@ -81,20 +89,19 @@ def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdi
         ),
         findings=tuple(findings),
         waits=standing_waits(scene, waiting),
-        considered=tuple(_hypothesis(finding) for finding in findings if finding.role == "cause"),
-    )
-
-
-def _hypothesis(finding: Finding) -> Hypothesis:
-    """Return an origin as what was considered: all that the looks show are named."""
-    return Hypothesis(
-        cause=finding.cause,
-        function=finding.function.name,
-        workers=finding.workers,
-        scope=finding.scope,
-        gain=None,
-        decision=NAMED,
-        met=finding.evidence,
+        considered=tuple(
+            Hypothesis(
+                cause=one.cause,
+                function=one.function.name,
+                workers=one.workers,
+                scope=one.scope,
+                gain=None,
+                decision=NAMED,
+                met=one.evidence,
+            )
+            for one in findings
+            if one.role == "cause"
+        ),
     )
 
 
@@ -122,7 +129,7 @@ def find_origins(scene: Scene, waiting: Waiting, settings: Settings) -> list[Ori
     if scene.from_dumps:
         return _from_dumps(scene, waiting)
     dead = find_dead(scene)
-    found = [*dead, *find_stopped(scene), *find_lock_holders(scene, settings)]
+    found = [*dead, *find_stopped(scene), *find_lock_holders(scene, settings.answering_thread)]
     found += _without(find_mismatches(scene, waiting), found)
     found += _at_the_ends(scene, waiting, found, dead)
     if remaining(waiting, found):
@@ -138,25 +145,26 @@ def _from_dumps(scene: Scene, waiting: Waiting) -> list[Origin]:
     """Find origins where neither processes nor stacks are known, only collectives entered and completed."""
     found = find_mismatches(scene, waiting)
     found += _without(find_stalled(scene, waiting), found)
-    ends = {node for node in waiting.ends() if node >= 0} - _named(found) - waiting.meetings.stalls.keys()
-    found += find_absent(scene, waiting, sorted(ends & scene.members.keys() - waiting.meetings.facing))
+    ends = {node for node in waiting.ends() if node >= 0} - named_by(found) - waiting.stalls.keys()
+    found += find_absent(scene, waiting, sorted(ends & scene.members.keys()))
     unheard = (ends - scene.members.keys()) & waiting.reached(remaining(waiting, found))
     found += find_without_dump(scene, waiting, sorted(unheard))
     if remaining(waiting, found):
         found += find_circle(scene, waiting)
     if remaining(waiting, found):
         found += find_stuck_transport(scene, waiting, remaining(waiting, found))
-    return found + _without(find_facing(waiting, found), found)
-
-
-def _named(found: Iterable[Origin]) -> set[int]:
-    return {rank for origin in found for rank in origin.ranks}
+    return found
 
 
 def _without(candidates: list[Origin], found: list[Origin]) -> list[Origin]:
     """Keep the candidates whose workers no origin names yet."""
-    named = _named(found)
+    named = named_by(found)
     return [origin for origin in candidates if named.isdisjoint(origin.ranks)]
+
+
+def _seated(scene: Scene, ranks: Iterable[int], seat: Seat) -> list[int]:
+    """Return those workers whose training thread has such a seat."""
+    return [rank for rank in sorted(ranks) if rank in scene.members and scene.members[rank].seat == seat]
 
 
 def _at_the_ends(scene: Scene, waiting: Waiting, found: list[Origin], dead: list[Origin]) -> list[Origin]:
@@ -165,25 +173,20 @@ def _at_the_ends(scene: Scene, waiting: Waiting, found: list[Origin], dead: list
     After a death survivors react in all sorts of places: then only ends count that are awaited by a worker which does
     not wait for the dead.
     """
-    ends = {node for node in waiting.ends() if node >= 0} - _named(found)
+    ends = {node for node in waiting.ends() if node >= 0} - named_by(found)
     if dead:
         ends &= waiting.reached(remaining(waiting, dead))
-    members = {rank: scene.members[rank] for rank in sorted(ends) if rank in scene.members}
-    code = [rank for rank, member in members.items() if member.seat == "code"]
-    leaving = [rank for rank, member in members.items() if member.seat == "exit"]
-    blind = [rank for rank, member in members.items() if member.seat == "unknown"]
-    gone = sorted(rank for rank in ends if rank in scene.left)
-    origins = find_blocked_code(scene, code, confidence=0.92)
-    origins += find_leavers(scene, [*gone, *leaving], waiting)
-    missing = sorted(rank for rank in ends if rank not in scene.members and rank not in scene.left)
-    return origins + find_unseen(scene, [*missing, *blind])
+    origins = find_blocked_code(scene, _seated(scene, ends, "code"), confidence=0.92)
+    origins += find_leavers(scene, waiting, [*sorted(ends & scene.left.keys()), *_seated(scene, ends, "exit")])
+    origins += find_unseen(sorted(ends - scene.members.keys() - scene.left.keys()), is_missing=True)
+    return origins + find_unseen(_seated(scene, ends, "unknown"), is_missing=False)
 
 
 def _in_circles(scene: Scene, waiting: Waiting) -> list[Origin]:
     """Find the origin of a circle of waits: workers that certainly sit outside any collective, else the minority."""
     workers = [node for node in sorted(waiting.circle()) if node >= 0]
     sites = {rank: scene.members[rank].site for rank in workers}
-    elsewhere = [rank for rank, site in sites.items() if site.kind == "code" and site.wait in _ELSEWHERE]
+    elsewhere = [rank for rank, site in sites.items() if site.seat == "code" and site.wait in _ELSEWHERE]
     if elsewhere and len(elsewhere) < len(workers):
         return find_blocked_code(scene, elsewhere, confidence=0.7)
     return find_circle(scene, waiting)
@@ -191,22 +194,18 @@ def _in_circles(scene: Scene, waiting: Waiting) -> list[Origin]:
 
 def _by_stacks(scene: Scene, waiting: Waiting, found: list[Origin]) -> list[Origin]:
     """Find origins by stacks alone, among workers that neither wait in a known collective nor are explained yet."""
-    named = _named(found)
-    free = {rank: member for rank, member in scene.members.items() if rank not in waiting.onward and rank not in named}
-    code = [rank for rank, member in free.items() if member.seat == "code"]
-    leaving = [rank for rank, member in free.items() if member.seat == "exit"]
-    talking = [rank for rank, member in free.items() if member.seat == "communication"]
+    free = scene.members.keys() - waiting.onward.keys() - named_by(found)
+    code, leaving, talking = (_seated(scene, free, seat) for seat in ("code", "exit", "communication"))
     if not code and talking and leaving:
-        return find_leavers(scene, leaving, waiting)
+        return find_leavers(scene, waiting, leaving)
     # `work.wait()` and waits for the device have no frame of their own: these may be for others
-    waits = {rank: free[rank].site.wait for rank in code}
-    certain = [rank for rank, wait in waits.items() if wait != "futex" and (wait or free[rank].worker.device == "cpu")]
+    members = {rank: scene.members[rank] for rank in code}
+    waits = {rank: one.site.wait or ("" if one.worker.device != "cpu" else "none") for rank, one in members.items()}
+    certain = [rank for rank, wait in waits.items() if wait not in ("", "futex")]
     if len(scene.members) > 1 and certain and len(certain) < len(code):
         talking += [rank for rank in code if rank not in certain]
         code = certain
     if code or leaving:
         return find_blocked_code(scene, [*code, *leaving], confidence=0.6 if talking else 0.75)
-    unrecorded = find_unrecorded(scene, talking, waiting)
-    if unrecorded or found:
-        return unrecorded
-    return find_stacks_apart(scene, talking) or find_unreadable_waits(scene, talking)
+    unrecorded = find_unrecorded(scene, waiting, talking, is_last=not found)
+    return unrecorded if unrecorded or found else find_unreadable_waits(scene, talking)

@@ -1,19 +1,21 @@
-"""Conclude on a standstill: the verdict's word, its sentence and its notes."""
+"""Conclude on a standstill: the verdict's word, its sentence, notes, findings and waits."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
-from eroica.diagnosis.blocked.meetings import is_first, operation_of
-from eroica.diagnosis.blocked.scene import Scene
-from eroica.diagnosis.blocked.waiting import MOST_TOLD, Origin, Waiting
-from eroica.diagnosis.words import name_workers
+from eroica.diagnosis.blocked.origins import MOST_TOLD, Origin, named_by
+from eroica.diagnosis.blocked.scene import Scene, list_notes
+from eroica.diagnosis.blocked.waiting import Waiting, is_first, operation_of
+from eroica.diagnosis.sections import MOST_EDGES
+from eroica.diagnosis.words import name_workers, verb
 from eroica.model.causes import CATALOG
 from eroica.model.look import Blockage
-from eroica.model.verdict import Finding, FindingFunction, VerdictWord
+from eroica.model.verdict import Finding, FindingFunction, VerdictWord, WaitEdge, Waits
 from eroica.model.words import clean
 
 
@@ -33,44 +35,29 @@ def summarize(scene: Scene, word: VerdictWord, origins: Sequence[Origin], waiter
         return "When the dumps were written, nobody waited for anybody in a collective, as far as they tell."
     if not origins:
         return f"The job stands still, but {_lacking(scene)}."
-    unknown = "Too little to tell: " if scene.from_dumps else "The job stands still: "
-    head = "Blocked: " if word == "blocked" else unknown
-    clause = origins[0].clause
-    return "; ".join([head + clause + _others(origins), *_waiting(scene, word, origins, waiters)]) + "."
+    unknown = "Too little to tell" if scene.from_dumps else "The job stands still"
+    text = f"{'Blocked' if word == 'blocked' else unknown}: {origins[0].clause}"
+    others = sorted(named_by(origins[1:]) - set(origins[0].ranks))
+    if others:
+        text += f" ({len(origins) - 1} more cause{'s' if len(origins) > 2 else ''}, on {name_workers(others)})"
+    waits = _waiting(scene, word, origins, waiters)
+    return f"{text}; {waits}." if waits else f"{text}."
 
 
-def _others(origins: Sequence[Origin]) -> str:
-    if len(origins) == 1:
-        return ""
-    ranks = sorted({rank for origin in origins[1:] for rank in origin.ranks} - set(origins[0].ranks))
+def _waiting(scene: Scene, word: VerdictWord, origins: Sequence[Origin], waiters: Sequence[Finding]) -> str:
+    """Return the end of the sentence: how many others wait, in which collective, how long."""
+    ranks = sorted({rank for group in waiters for rank in group.workers} - named_by(origins))
+    whom = "it" if len(origins) == 1 and len(origins[0].ranks) == 1 else "them"
+    if scene.from_dumps:
+        many = f"{len(ranks)} other worker{verb(ranks, ' waits', 's wait')}"
+        return f"{many} for {whom}" if ranks and word == "blocked" else many if ranks else ""
+    longest_s = max((scene.members[rank].now.silent_s for rank in ranks or scene.members), default=0.0)
     if not ranks:
-        return ""
-    return f" ({len(origins) - 1} more cause{'s' if len(origins) > 2 else ''}, on {name_workers(ranks)})"
-
-
-def _waiting(scene: Scene, word: VerdictWord, origins: Sequence[Origin], waiters: Sequence[Finding]) -> Iterator[str]:
-    """End the sentence: how many others wait, in which collective, how long."""
-    named = {rank for origin in origins for rank in origin.ranks}
-    ranks = sorted({rank for group in waiters for rank in group.workers} - named)
-    if ranks and scene.from_dumps:
-        whom = f" for {_whom(origins)}" if word == "blocked" else ""
-        yield f"{len(ranks)} other worker{'s wait' if len(ranks) > 1 else ' waits'}{whom}"
-    elif ranks:
-        longest = max(scene.members[rank].now.silent_s for rank in ranks)
-        many = f"{len(ranks)} worker{'s have' if len(ranks) > 1 else ' has'} waited"
-        whom = "it" if len(origins) == 1 and len(origins[0].ranks) == 1 else "them"
-        if origins[0].cause in ("desynchronized-collective", "slow-link", "unknown"):
-            yield f"{many} for {longest:.0f} s"
-        else:
-            yield f"{many} for {whom} in {waiters[0].function.name} for {longest:.0f} s"
-    elif scene.members and not scene.from_dumps:
-        yield f"nothing has moved for {max(member.now.silent_s for member in scene.members.values()):.0f} s"
-
-
-def _whom(origins: Sequence[Origin]) -> str:
-    if origins[0].who:
-        return "that"
-    return "it" if len(origins) == 1 and len(origins[0].ranks) == 1 else "them"
+        return f"nothing has moved for {longest_s:.0f} s" if scene.members else ""
+    many = f"{len(ranks)} worker{verb(ranks, ' has', 's have')} waited"
+    if origins[0].cause not in ("desynchronized-collective", "slow-link", "unknown"):
+        many += f" for {whom} in {waiters[0].function.name}"
+    return f"{many} for {longest_s:.0f} s"
 
 
 def _lacking(scene: Scene) -> str:
@@ -82,62 +69,75 @@ def _lacking(scene: Scene) -> str:
     return "no stack of any worker could be read"
 
 
-def complete_notes(scene: Scene, blockage: Blockage, origins: Sequence[Origin]) -> list[str]:
-    """List the agents' notes, and what else the reader should know."""
-    notes = list(dict.fromkeys(scene.notes))[:100]
+def complete_notes(scene: Scene, blockage: Blockage, origins: Sequence[Origin]) -> Iterator[str]:
+    """Yield the agents' notes, and what else the reader should know."""
+    if scene.from_dumps and scene.missing:
+        dumps = verb(scene.missing, "dump", "dumps")
+        yield f"the {dumps} of {name_workers(scene.missing)} {verb(scene.missing, 'is', 'are')} missing"
     if scene.from_dumps:
-        return [*_notes_on_dumps(scene), *notes]
+        yield "a dump tells who entered which collective, not what a worker does instead: no stacks, no process states"
+    yield from list(dict.fromkeys(list_notes(blockage, scene.members)))[:100]
+    if scene.from_dumps:
+        return
     single = [rank for rank, member in scene.members.items() if member.before is None]
     if single:
-        notes.append(f"looked at only once: {name_workers(single)}")
+        yield f"looked at only once: {name_workers(single)}"
     mute = [rank for rank, member in scene.members.items() if member.now.flight is None]
     if mute and len(scene.members) > 1:
-        notes.append(f"no Flight Recorder was read on {name_workers(mute)}")
+        yield f"no Flight Recorder was read on {name_workers(mute)}"
     if len(origins) > MOST_TOLD:
-        notes.append(f"{len(origins) - MOST_TOLD} more causes are left out")
+        yield f"{len(origins) - MOST_TOLD} more causes are left out"
     if not blockage.looks:
         over = bool(blockage.deaths)
-        notes.append("the job was over before its other workers could be looked at" if over else "no agent answered")
-    return notes
-
-
-def _notes_on_dumps(scene: Scene) -> Iterator[str]:
-    if scene.missing:
-        plural = len(scene.missing) > 1
-        yield f"the dump{'s' if plural else ''} of {name_workers(scene.missing)} {'are' if plural else 'is'} missing"
-    yield "a dump tells who entered which collective, not what a worker does instead: no stacks, no process states"
+        yield "the job was over before its other workers could be looked at" if over else "no agent answered"
 
 
 # --- build findings: origins as causes, workers that wait for them as symptoms, one per kind of collective ---
 
 
 def find_waiters(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> list[Finding]:
-    """List the workers that wait, by the collective where a member is missing, if known; named causes are left out."""
-    named = {rank for origin in origins for rank in origin.ranks}
-    meetings = waiting.meetings
-    kinds = [(one.name, one.group.description or one.group.name) for one in meetings.items]
-    by_kind: dict[tuple[str, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    by_pair: dict[str, list[int]] = defaultdict(list)
-    guesses: dict[str, list[int]] = defaultdict(list)
-    for rank in sorted(scene.members.keys() - named):
-        mine = {at: meetings.items[at] for at in meetings.of.get(rank, ())}
-        held = [at for at, one in mine.items() if one.behind or one.stalled or one.previous is not None]
-        if held or (mine and rank not in meetings.peers):
-            choice = held or list(mine)
-            at = next((at for at in choice if is_first(scene, rank, mine[at])), choice[0])
-            by_kind[kinds[at]][at].append(rank)
-        elif rank in meetings.peers:
-            by_pair[operation_of(meetings.pairs[rank])].append(rank)
+    """List the workers that wait, by the collective where a member is missing, if known; named causes are left out.
+
+    Their order and their cause are not known yet.
+    """
+    in_meetings: dict[tuple[str, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    in_pairs: dict[str, list[int]] = defaultdict(list)
+    by_stacks: dict[str, list[int]] = defaultdict(list)
+    for rank in sorted(scene.members.keys() - named_by(origins)):
+        mine = [-1 - node for node in waiting.onward.get(rank, ()) if node < 0]
+        found = {at: waiting.meetings[at] for at in mine}
+        held = [at for at, one in found.items() if one.behind or one.stalled or one.previous is not None]
+        if held or (mine and rank not in waiting.pairs):
+            at = next((at for at in held or mine if is_first(scene, rank, found[at])), (held or mine)[0])
+            in_meetings[found[at].name, found[at].group.label][at].append(rank)
+        elif rank in waiting.pairs:
+            in_pairs[operation_of(waiting.pairs[rank][1])].append(rank)
         elif scene.members[rank].seat == "communication":
-            guesses[clean(scene.members[rank].site.inside, 80) or "a collective"].append(rank)
-    waiters = [_in_meetings(scene, waiting, name, found) for (name, _), found in sorted(by_kind.items())]
-    waiters += [_in_pairs(scene, waiting, name, ranks) for name, ranks in sorted(by_pair.items())]
-    waiters += [_guess(scene, name, ranks) for name, ranks in sorted(guesses.items())]
+            by_stacks[scene.members[rank].site.inside or "a collective"].append(rank)
+    waiters = []
+    for (name, _), places in sorted(in_meetings.items()):
+        told = [_entered(waiting, at) for at in sorted(places)[:3]]
+        told += [f"The same in {len(places) - 3} more groups or numbers."] if len(places) > 3 else []
+        waiters.append(_queue(scene, name, sorted(rank for some in places.values() for rank in some), told))
+    for name, ranks in sorted(in_pairs.items()):
+        pairs = [(rank, *waiting.pairs[rank]) for rank in ranks[:3]]
+        told = [f"Worker {rank}: {clean(entry.name, 60)} is for worker {peer}." for rank, peer, entry in pairs]
+        waiters.append(_queue(scene, name, ranks, told))
+    for name, ranks in sorted(by_stacks.items()):
+        text = "Read from stacks: which collective it is and who is missing was not recorded"
+        more = " (sends and receives leave no trace of their peer)" if "send" in name or "recv" in name else ""
+        waiters.append(_queue(scene, name, ranks, [f"{text}{more}."], confidence=0.5))
     return sorted(waiters, key=lambda group: (-len(group.workers), group.function.name, group.workers))[:MOST_TOLD]
 
 
+def _entered(waiting: Waiting, at: int) -> str:
+    meeting = waiting.meetings[at]
+    members = len(meeting.group.ranks)
+    present = members - len(meeting.absent) - len(meeting.group.unknown)
+    return f"{meeting.label}: {present} of {members} members have entered."
+
+
 def _queue(scene: Scene, name: str, ranks: Sequence[int], evidence: Sequence[str], confidence: float = 0.9) -> Finding:
-    """Build the symptom of workers that wait in one kind of collective; its order and its cause are not known yet."""
     return Finding(
         order=0,
         role="symptom",
@@ -145,35 +145,10 @@ def _queue(scene: Scene, name: str, ranks: Sequence[int], evidence: Sequence[str
         function=FindingFunction(name=name, kind="collective", stack=scene.members[ranks[0]].site.stack),
         workers=tuple(ranks),
         scope="all" if len(ranks) == scene.expected > 1 else "some",
-        hosts=tuple(clean(host, 100) for host in scene.hosts(tuple(ranks))),
+        hosts=tuple(clean(host, 100) for host in scene.hosts(ranks)),
         confidence=confidence,
         evidence=tuple(evidence),
     )
-
-
-def _in_meetings(scene: Scene, waiting: Waiting, name: str, found: Mapping[int, Sequence[int]]) -> Finding:
-    """Build the queue of all workers that wait in meetings of one kind; `found` holds them by meeting."""
-    evidence = []
-    for at in sorted(found)[:3]:
-        one = waiting.meetings.items[at]
-        members = len(one.group.ranks)
-        present = members - len(one.absent) - len(one.group.unknown)
-        evidence.append(f"{one.label}: {present} of {members} members have entered.")
-    evidence += [f"The same in {len(found) - 3} more groups or numbers."] if len(found) > 3 else []
-    return _queue(scene, name, sorted(rank for some in found.values() for rank in some), evidence)
-
-
-def _in_pairs(scene: Scene, waiting: Waiting, name: str, ranks: Sequence[int]) -> Finding:
-    peers, pairs = waiting.meetings.peers, waiting.meetings.pairs
-    told = [f"Worker {rank}: {clean(pairs[rank].name, 60)} is for worker {peers[rank]}." for rank in ranks[:3]]
-    return _queue(scene, name, ranks, told)
-
-
-def _guess(scene: Scene, name: str, ranks: Sequence[int]) -> Finding:
-    """Build the queue of workers that communicate by their stacks; for whom they wait is not known."""
-    told = "Read from stacks: which collective it is and who is missing was not recorded"
-    pairs = " (sends and receives leave no trace of their peer)" if "send" in name or "recv" in name else ""
-    return _queue(scene, name, ranks, [f"{told}{pairs}."], confidence=0.5)
 
 
 def build_findings(
@@ -182,7 +157,7 @@ def build_findings(
     """Build the findings: causes first, then symptoms, each under every cause that one of its workers waits for."""
     causes = list(origins[:MOST_TOLD])
     numbered = list(enumerate(waiters, len(causes) + 1))
-    known = {*waiting.meetings.of, *waiting.meetings.peers}  # of others stacks show only that they communicate
+    known = waiting.waiters  # of others stacks show only that they communicate
     named: dict[int, str] = {}
     findings = []
     for number, origin in enumerate(causes, 1):
@@ -216,3 +191,34 @@ def _cause(scene: Scene, order: int, origin: Origin, explains: tuple[int, ...]) 
         evidence=origin.evidence,
         next_step=origin.next_step or CATALOG[origin.cause].next_step,
     )
+
+
+# --- the verdict's list of waits of a job that stands still: names without times ---
+
+
+def standing_waits(scene: Scene, waiting: Waiting) -> Waits | None:
+    """List each waiting worker with those that have not come to its collective; None where no wait is known.
+
+    Times are not told: a standstill has no iterations, and has not ended.
+    """
+    pairs = tuple(islice(_pairs(waiting), MOST_EDGES))
+    if not pairs:
+        return None
+    return Waits(
+        total_ms=0.0,
+        withheld_ms=0.0,
+        edges=tuple(WaitEdge(waiter=waiter, on=on, per_iteration_ms=0.0) for waiter, on in pairs),
+        workers=scene.heard,
+        standstill=True,
+    )
+
+
+def _pairs(waiting: Waiting) -> Iterator[tuple[int, int]]:
+    """List each worker that waits with each one it waits for, once."""
+    missing: list[tuple[int, ...]] = []  # workers that each meeting, or an earlier one of its group, misses
+    for meeting in waiting.meetings:
+        before = missing[meeting.previous] if meeting.previous is not None else ()
+        missing.append((*meeting.behind, *meeting.stalled, *before)[:MOST_EDGES])
+    for waiter in sorted(waiting.waiters):
+        found = [(node,) if node >= 0 else missing[-1 - node] for node in waiting.onward[waiter]]
+        yield from ((waiter, on) for on in dict.fromkeys(one for some in found for one in some) if on != waiter)

@@ -1,45 +1,199 @@
-"""The graph of waits between workers and meetings, walks in it, and the origins that rules find there.
+"""The graph of waits: open collectives in all workers' Flight Recorders, who entered each, and who waits for whom.
 
-Nodes are workers (their global rank) and meetings (-1 minus their index). A worker points to the meetings it waits in,
-a meeting to those who have not entered it (or whose device stands still before it). Every walk is linear in nodes and
-edges.
+A *meeting* is one open collective of one process group, by sequence number. Sequence numbers count the same way on
+every member, so nothing here needs a clock. Nodes of the graph are workers (their global rank) and meetings (-1 minus
+their index). A worker points to the meetings it waits in, a meeting to those who have not entered it (or whose device
+stands still before it). Every walk is linear in nodes and edges.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 import msgspec
 
-from eroica.diagnosis.blocked.meetings import Meeting, Meetings
-from eroica.diagnosis.blocked.places import Site
-from eroica.diagnosis.blocked.scene import Member, Scene
-from eroica.diagnosis.sections import MOST_EDGES
-from eroica.diagnosis.words import name_workers
-from eroica.model.shares import percent
-from eroica.model.verdict import FindingFunction, WaitEdge, Waits
+from eroica.diagnosis.blocked.scene import Scene
+from eroica.model.window import FlightEntry
 from eroica.model.words import clean
 
 Node = int
+#: Two groups with the same name never share a member; these five tell them apart without comparing all ranks.
+GroupKey = tuple[str, str, int, int, int]
+
+#: Operations whose members all pass the same number of elements; others may differ by root or by shard.
+_SAME_SIZE = ("all_reduce", "allreduce", "broadcast", "reduce")
+_POINT_TO_POINT = re.compile(r"(?:send|recv) \d+(?:->|<-)(\d{1,8})$")
+#: Some members are through with these before others have come: their root, or all but their root.
+_ONE_SIDED = re.compile(r"(?:^|:)_?(?:broadcast|reduce|gather|scatter|send|recv)(?:_oop|_coalesced)?(?: |$)")
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A process group and how far its members are.
+
+    Attributes:
+        key: Its name and description, number of members, first and last of them.
+        ranks: Global ranks of its members.
+        entered: Global rank -> last sequence number it entered; -2 for one that is gone.
+        unknown: Members that could not be asked.
+        completed: Global rank -> last sequence number it completed, -1 for none.
+    """
+
+    key: GroupKey
+    ranks: tuple[int, ...]
+    entered: dict[int, int]
+    unknown: list[int]
+    completed: dict[int, int]
+
+    @property
+    def label(self) -> str:
+        """For sentences: "group mesh_dp"."""
+        name, description, *_ = self.key
+        return f"group {clean(description or name, 60)}"
+
+
+class _Groups:
+    """Process groups by worker and name, built once asked for; who told no groups is found through the others'."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._ranks: dict[GroupKey, tuple[int, ...]] = {}
+        own: dict[tuple[int, str], GroupKey] = {}
+        for rank, member in scene.members.items():
+            for group in member.now.groups:
+                if group.ranks:
+                    key = group.name, group.description, len(group.ranks), group.ranks[0], group.ranks[-1]
+                    self._ranks.setdefault(key, group.ranks)
+                    own[rank, group.name] = key
+        others = {(rank, key[0]): key for key in sorted(self._ranks, reverse=True) for rank in self._ranks[key]}
+        self._key_of = others | own
+        told = ((rank, one.now.flight) for rank, one in scene.members.items() if one.now.flight is not None)
+        self._mixed = {self._key_of.get((rank, name)) for rank, flight in told for name in flight.mixed}
+        self.built: dict[GroupKey, Group] = {}
+
+    def find(self, rank: int, name: str) -> Group | None:
+        """Find the group of this name in which the worker is a member, with the standing of each member."""
+        key = self._key_of.get((rank, name))
+        if key is None and name in ("0", "default_pg"):
+            key = (name, "default_pg", self._scene.expected, 0, self._scene.expected - 1)
+            self._ranks.setdefault(key, tuple(range(self._scene.expected)))
+        if key is not None and key not in self.built:
+            self.built[key] = self._build(key)
+        return self.built[key] if key is not None else None
+
+    def _build(self, key: GroupKey) -> Group:
+        name, scene = key[0], self._scene
+        group = Group(key=key, ranks=self._ranks[key], entered={}, unknown=[], completed={})
+        for rank in group.ranks:
+            member = scene.members.get(rank)
+            flight = member.now.flight if member is not None else None
+            if rank in scene.deaths or rank in scene.left:
+                group.entered[rank] = -2
+            elif flight is None:
+                group.unknown.append(rank)
+            else:
+                counts = key not in self._mixed or name in flight.mixed
+                progress = [one for one in flight.progress if one.name == name and counts]
+                done, opened = ([e.sequence for e in some if _is_of(e, name)] for some in (flight.recent, flight.open))
+                numbers = [*(one.enqueued for one in progress), *opened, *done]
+                if not numbers and not (flight.progress and counts):
+                    group.unknown.append(rank)
+                    continue
+                group.entered[rank] = max(numbers, default=-1)
+                group.completed[rank] = max([*(one.completed for one in progress), *done], default=-1)
+        return group
+
+
+def _is_of(entry: FlightEntry, name: str) -> bool:
+    return entry.group == name and not entry.is_p2p
+
+
+class Meeting(msgspec.Struct, frozen=True, kw_only=True):
+    """One open collective.
+
+    Attributes:
+        group: Process group of the collective.
+        name: Operation that most of the waiting members have called.
+        sequence: Number of the collective in its group.
+        waiting: Members for which it is the oldest open one of the group.
+        behind: Members that have not entered it but entered the group's previous open one; members that missed
+            that one, too, are listed there (see `previous`).
+        previous: The group's open meeting before it (an index), if somebody is missing there.
+        entries: Call of each member there, members that have completed it included.
+        stalled: Members that have entered it but whose device is still at something earlier, if nobody else is missing
+            (dumps only).
+    """
+
+    group: Group
+    name: str
+    sequence: int
+    waiting: tuple[int, ...]
+    behind: tuple[int, ...]
+    previous: int | None
+    entries: dict[int, FlightEntry]
+    stalled: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """For sentences: "gloo:all_reduce number 12 of group default_pg"."""
+        return f"{self.name} number {self.sequence} of {self.group.label}"
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """All members known not to have entered."""
+        return tuple(rank for rank, number in self.group.entered.items() if number < self.sequence)
+
+    def places(self) -> dict[str, list[int]]:
+        """Group members (ranks) by operation and, where all must agree on it, size: more than one is a mismatch."""
+        names = {entry.name for entry in self.entries.values()}
+        sized = len(names) == 1 and next(iter(names)).rpartition(":")[2] in _SAME_SIZE
+        found: dict[str, list[int]] = defaultdict(list)
+        for rank, entry in self.entries.items():
+            found[clean(entry.name, 80) + (f" of {entry.elements} elements" if sized else "")].append(rank)
+        return found
+
+
+class Stall(msgspec.Struct, frozen=True, kw_only=True):
+    """The first collective that a worker has not completed, though all members entered it and others completed it.
+
+    Attributes:
+        group: Where.
+        entry: The collective.
+        finished: Members that have completed it.
+    """
+
+    group: Group
+    entry: FlightEntry
+    finished: tuple[int, ...]
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """Graph of waits between workers and meetings; `onward` and `back` hold each edge once."""
+    """Graph of waits between workers and meetings.
 
-    meetings: Meetings
-    onward: Mapping[Node, tuple[Node, ...]]
-    back: Mapping[Node, tuple[Node, ...]]
+    Attributes:
+        meetings: By group, then by sequence number.
+        pairs: Global rank -> the global rank that its open send or receive is for, and that entry; where the recorder
+            names the peer (NCCL's does, gloo leaves no entry) and the peer is elsewhere.
+        stalls: Global rank -> the collective at which its device stands still although nobody is missing there.
+        onward: Node -> the nodes that it waits for.
+        back: Node -> the nodes that wait for it.
+    """
+
+    meetings: tuple[Meeting, ...]
+    pairs: Mapping[int, tuple[int, FlightEntry]]
+    stalls: Mapping[int, Stall]
+    onward: Mapping[Node, list[Node]]
+    back: Mapping[Node, list[Node]]
 
     @property
     def waiters(self) -> frozenset[int]:
         """Workers that wait in a meeting or for a peer."""
         return frozenset(node for node in self.onward if node >= 0)
 
-    def meeting(self, node: Node) -> Meeting:
-        """Return the meeting of a node below zero."""
-        return self.meetings.items[-1 - node]
+    def meetings_at(self, nodes: Iterable[Node]) -> list[Meeting]:
+        """Return the meetings among some nodes, by group and sequence number."""
+        return [self.meetings[-1 - node] for node in sorted(nodes, reverse=True) if node < 0]
 
     def reaching(self, targets: Iterable[Node]) -> frozenset[Node]:
         """Find nodes that wait, directly or through others, for one of the targets; the targets included."""
@@ -69,30 +223,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(closed)
 
 
-def find_waiting(meetings: Meetings) -> Waiting:
-    """Build the graph."""
-    onward: dict[Node, list[Node]] = defaultdict(list)
-    for index, meeting in enumerate(meetings.items):
-        for rank in meeting.waiting:
-            onward[rank].append(-1 - index)
-        onward[-1 - index] += (*meeting.behind, *meeting.stalled)
-        if meeting.previous is not None:
-            onward[-1 - index].append(-1 - meeting.previous)
-    for rank, peer in meetings.peers.items():
-        if rank not in meetings.facing:
-            onward[rank].append(peer)
-    back: dict[Node, list[Node]] = defaultdict(list)
-    for node, others in onward.items():
-        for other in others:
-            back[other].append(node)
-    return Waiting(
-        meetings=meetings,
-        onward={node: tuple(others) for node, others in onward.items()},
-        back={node: tuple(others) for node, others in back.items()},
-    )
-
-
-def _walk(edges: Mapping[Node, tuple[Node, ...]], starts: Iterable[Node]) -> frozenset[Node]:
+def _walk(edges: Mapping[Node, list[Node]], starts: Iterable[Node]) -> frozenset[Node]:
     seen = set(starts)
     stack = list(seen)
     while stack:
@@ -103,138 +234,165 @@ def _walk(edges: Mapping[Node, tuple[Node, ...]], starts: Iterable[Node]) -> fro
     return frozenset(seen)
 
 
-# --- build the verdict's list of waits of a job that stands still: names without times ---
+def is_first(scene: Scene, rank: int, meeting: Meeting) -> bool:
+    """Return True if a worker that waits in a meeting has nothing older open."""
+    return scene.members[rank].open[0] is meeting.entries[rank]
 
 
-def standing_waits(scene: Scene, waiting: Waiting) -> Waits | None:
-    """List each waiting worker with those that have not come to its collective; None where no wait is known.
+def find_waiting(scene: Scene) -> Waiting:
+    """Read all Flight Recorders."""
+    groups = _Groups(scene)
+    stalls = _find_stalls(scene, groups) if scene.from_dumps else {}
+    oldest: dict[GroupKey, dict[int, dict[int, FlightEntry]]] = defaultdict(lambda: defaultdict(dict))
+    pairs: dict[int, tuple[int, FlightEntry]] = {}
+    for rank, member in scene.members.items():
+        seen: set[str] = set()
+        for entry in member.open if rank not in stalls else ():
+            group = groups.find(rank, entry.group)
+            if group is not None and entry.is_p2p:
+                match = _POINT_TO_POINT.search(entry.name[:200])
+                if match is not None and int(match[1]) < len(group.ranks):
+                    pairs.setdefault(rank, (group.ranks[int(match[1])], entry))
+            elif group is not None and entry.group not in seen:
+                seen.add(entry.group)
+                oldest[group.key][entry.sequence][rank] = entry
+    meetings: list[Meeting] = []
+    for key in sorted(oldest):
+        meetings += _meetings_of(scene, groups.built[key], oldest[key], len(meetings), stalls.keys())
+    # a send and its receive that are both there are a meeting of two; in dumps with nothing older open
+    first = {
+        rank: pair
+        for rank, pair in pairs.items()
+        if not (scene.from_dumps and scene.members[rank].open[0] is not pair[1])
+    }
+    facing = {rank for rank, (peer, _) in first.items() if peer in first and first[peer][0] == rank}
+    for rank in sorted(facing):
+        peer, entry = first[rank]
+        group = groups.find(rank, entry.group)
+        if group is not None and rank < peer:
+            meetings.append(_two_sided(group, rank, peer, entry))
+    return _graph(meetings, {rank: pair for rank, pair in pairs.items() if rank not in facing}, stalls)
 
-    Times are not told: a standstill has no iterations, and has not ended.
-    """
-    pairs = tuple(islice(_pairs(waiting), MOST_EDGES))
-    if not pairs:
-        return None
-    return Waits(
-        total_ms=0.0,
-        withheld_ms=0.0,
-        edges=tuple(WaitEdge(waiter=waiter, on=on, per_iteration_ms=0.0) for waiter, on in pairs),
-        workers=scene.heard,
-        standstill=True,
+
+def _graph(
+    meetings: list[Meeting], pairs: Mapping[int, tuple[int, FlightEntry]], stalls: Mapping[int, Stall]
+) -> Waiting:
+    onward: dict[Node, list[Node]] = defaultdict(list)
+    for index, meeting in enumerate(meetings):
+        for rank in meeting.waiting:
+            onward[rank].append(-1 - index)
+        onward[-1 - index] += (*meeting.behind, *meeting.stalled)
+        if meeting.previous is not None:
+            onward[-1 - index].append(-1 - meeting.previous)
+    for rank, (peer, _) in pairs.items():
+        onward[rank].append(peer)
+    back: dict[Node, list[Node]] = defaultdict(list)
+    for node, others in onward.items():
+        for other in others:
+            back[other].append(node)
+    return Waiting(meetings=tuple(meetings), pairs=pairs, stalls=stalls, onward=dict(onward), back=dict(back))
+
+
+def _two_sided(group: Group, rank: int, peer: int, entry: FlightEntry) -> Meeting:
+    """Return a send and its receive as a meeting of two, both of whom have come."""
+    number, ranks = entry.sequence, (rank, peer)
+    pair = Group(
+        key=(*group.key[:2], 2, rank, peer),
+        ranks=ranks,
+        entered=dict.fromkeys(ranks, number),
+        unknown=[],
+        completed=dict.fromkeys(ranks, -1),
+    )
+    return Meeting(
+        group=pair,
+        name=operation_of(entry),
+        sequence=number,
+        waiting=ranks,
+        behind=(),
+        previous=None,
+        entries=dict.fromkeys(ranks, entry),
     )
 
 
-def _pairs(waiting: Waiting) -> Iterator[tuple[int, int]]:
-    """List each worker that waits with each one it waits for, once."""
-    missing = _missing(waiting)
-    for waiter in sorted(waiting.waiters):
-        seen = {waiter}
-        for node in waiting.onward.get(waiter, ()):
-            for other in (node,) if node >= 0 else missing[-1 - node]:
-                if other not in seen:
-                    seen.add(other)
-                    yield waiter, other
+def operation_of(entry: FlightEntry) -> str:
+    """Return the operation of a send or receive without its peer: "nccl:send"."""
+    return clean(entry.name.partition(" ")[0], 80)
 
 
-def _missing(waiting: Waiting) -> list[tuple[int, ...]]:
-    """List the workers that each meeting, or an earlier one of its group, misses; at most `MOST_EDGES`."""
-    missing: list[tuple[int, ...]] = []
-    for meeting in waiting.meetings.items:
-        before = missing[meeting.previous] if meeting.previous is not None else ()
-        missing.append((*meeting.behind, *meeting.stalled, *before)[:MOST_EDGES])
-    return missing
+def _meetings_of(
+    scene: Scene, group: Group, by_sequence: dict[int, dict[int, FlightEntry]], start: int, stalls: Set[int]
+) -> Iterator[Meeting]:
+    """List a group's meetings, oldest first. Each names only the members that no earlier one misses: that is linear."""
+    standing = sorted((number, rank) for rank, number in group.entered.items())
+    calls = _calls(scene, group, by_sequence)
+    stalled = [rank for rank in group.ranks if rank in stalls and rank in group.entered]
+    at, is_missed = 0, False
+    for index, sequence in enumerate(sorted(by_sequence)):
+        behind = []
+        while at < len(standing) and standing[at][0] < sequence:
+            behind.append(standing[at][1])
+            at += 1
+        entries, older = calls[sequence] | by_sequence[sequence], list[int]()
+        if not behind and not is_missed:
+            behind = [rank for rank in group.unknown if not _seems_to_be_there(scene, rank)]
+        if not behind and not is_missed and scene.from_dumps:  # what was enqueued first is finished first
+            open_at = {rank: scene.members[rank].open for rank in entries if group.completed.get(rank, -1) < sequence}
+            older = [rank for rank, some in open_at.items() if some and some[0] is not entries[rank]]
+        names = [entry.name for entry in by_sequence[sequence].values()]
+        yield Meeting(
+            group=group,
+            name=clean(max(sorted(set(names)), key=names.count), 80),
+            sequence=sequence,
+            waiting=tuple(sorted(by_sequence[sequence])),
+            behind=tuple(sorted(behind)),
+            previous=start + index - 1 if is_missed else None,
+            entries=entries,
+            stalled=tuple(dict.fromkeys([*(rank for rank in stalled if group.entered[rank] >= sequence), *older])),
+        )
+        is_missed = is_missed or bool(behind)
 
 
-# --- what a rule hands over: one reason why the job stands still ---
+def _calls(scene: Scene, group: Group, sequences: Iterable[int]) -> dict[int, dict[int, FlightEntry]]:
+    """Find the call of each member, also of one that is further on, at these sequence numbers."""
+    found: dict[int, dict[int, FlightEntry]] = {number: {} for number in sequences}
+    for rank in group.ranks:
+        flight = scene.members[rank].now.flight if rank in scene.members else None
+        for entry in (*flight.recent, *flight.open) if flight is not None else ():
+            if _is_of(entry, group.key[0]) and entry.sequence in found:
+                found[entry.sequence][rank] = entry
+    return found
 
 
-#: Causes, places and symptoms that a verdict tells at most.
-MOST_TOLD = 20
-#: Sentences of one kind that the evidence of a cause holds at most.
-MOST_SENTENCES = 6
+def _seems_to_be_there(scene: Scene, rank: int) -> bool:
+    """True if a worker that could not be asked is not stopped, and its stack ends in a collective."""
+    member = scene.members.get(rank)
+    return member is not None and member.seat == "communication" and not member.is_stopped
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """One cause, on one or several workers.
+def _find_stalls(scene: Scene, groups: _Groups) -> dict[int, Stall]:
+    """Find workers whose first open collective was entered by all members and completed by more than half of them.
 
-    Attributes:
-        cause: Slug of the catalog.
-        ranks: Global ranks of the accused.
-        function: Function in which they sit.
-        verbs: Verb of the sentence, for one worker and for several: ("sits", "sit").
-        rest: The rest of the clause after the verb.
-        who: Subject of the sentence where it is not the workers.
-        evidence: One fact each.
-        confidence: Probability that this is the cause, before coverage.
-        nodes: Where ways of the graph must end that it explains; by default the workers.
-        next_step: Instead of the catalog's.
-        is_all: Nobody is singled out.
+    What a worker enqueued first its device finishes first. If nobody is missing there and others are through, it waits
+    for nobody: its own device (or the thread that watches it) stands still. Where half of the members or more are not
+    through, it may as well be the transport; of two members, one that is through is enough. Operations with a root and
+    point-to-point tell nothing of the kind: their members need not wait for each other.
     """
-
-    cause: str
-    ranks: tuple[int, ...]
-    function: FindingFunction
-    verbs: tuple[str, str]
-    rest: str
-    who: str = ""
-    evidence: tuple[str, ...] = ()
-    confidence: float
-    nodes: tuple[Node, ...] = ()
-    next_step: str = ""
-    is_all: bool = False
-
-    @property
-    def targets(self) -> tuple[Node, ...]:
-        """Nodes of the graph at which waits for this origin arrive."""
-        return self.nodes or self.ranks
-
-    @property
-    def clause(self) -> str:
-        """Clause such as "worker 2 sits in next_batch (train.py:88)"."""
-        who = self.who or name_workers(self.ranks)
-        return f"{who} {self.verbs[0] if self.who or len(self.ranks) == 1 else self.verbs[1]} {self.rest}"
+    stalls, finished_at = dict[int, Stall](), dict[tuple[GroupKey, int], tuple[int, ...]]()
+    for rank, member in scene.members.items():
+        entry = next(iter(member.open), None)
+        group = groups.find(rank, entry.group) if entry is not None and not entry.is_p2p else None
+        if entry is None or group is None or rank not in group.entered or _ONE_SIDED.search(entry.name[:200]):
+            continue
+        at = group.key, entry.sequence
+        if at not in finished_at:
+            finished_at[at] = _finished(group, entry.sequence)
+        if finished_at[at]:
+            stalls[rank] = Stall(group=group, entry=entry, finished=finished_at[at])
+    return stalls
 
 
-def function_of(site: Site) -> FindingFunction:
-    """Return the site as a finding's function."""
-    return FindingFunction(name=site.name, kind="python" if site.own else "other", stack=site.stack)
-
-
-def state_words(member: Member) -> str:
-    """Describe the training thread's state in the kernel: "asleep in futex_do_wait, no CPU used in 2.0 s"."""
-    thread = member.thread
-    if thread is None:
-        return ""
-    channel = clean(thread.wait_channel, 40)
-    states = {"R": "running", "D": "in an uninterruptible wait", "T": "stopped", "t": "stopped by a debugger"}
-    words = "running" if member.runs else states.get(thread.state, "asleep")
-    words += f" in {channel}" if channel not in ("", "0") and not member.runs else ""
-    if member.cpu is None or member.interval_s <= 0:
-        return words
-    used = f"{percent(member.cpu)} of a core" if member.cpu >= 0.01 else "no CPU"
-    return f"{words}, {used} used in {member.interval_s:.1f} s"
-
-
-def silence_words(member: Member) -> str:
-    """Say how long a worker has been silent, and after how many iterations."""
-    return f"silent for {member.now.silent_s:.0f} s, after {member.now.iteration} iterations"
-
-
-def describe(rank: int, member: Member) -> str:
-    """Describe in one sentence where a worker sits."""
-    facts = [state_words(member), silence_words(member)]
-    return f"Worker {rank}: {member.site.label}, {', '.join(fact for fact in facts if fact)}."
-
-
-def by_place(scene: Scene, ranks: Iterable[int]) -> list[list[int]]:
-    """Group workers by the functions on their stacks (own frame, wait), largest group first."""
-    found: dict[tuple[str, str, str], list[int]] = {}
-    for rank in sorted(ranks):
-        site = scene.members[rank].site
-        key = (site.name, site.own.file if site.own else "", site.wait)
-        found.setdefault(key, []).append(rank)
-    return [found[key] for key in sorted(found, key=lambda key: (-len(found[key]), found[key][0]))]
-
-
-def remaining(waiting: Waiting, origins: Sequence[Origin]) -> frozenset[int]:
-    """Find workers that wait and that none of the origins explains."""
-    return waiting.waiters - waiting.reaching(node for origin in origins for node in origin.targets)
+def _finished(group: Group, sequence: int) -> tuple[int, ...]:
+    """List members that are through with a collective, if that is most of them and all have entered it."""
+    finished = tuple(rank for rank, number in group.completed.items() if number >= sequence)
+    is_most = 2 * len(finished) > len(group.ranks) or (len(group.ranks) == 2 and len(finished) == 1)
+    return finished if is_most and min(group.entered.values()) >= sequence else ()

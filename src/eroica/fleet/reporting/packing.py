@@ -19,8 +19,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from eroica.archive.bundle import BUNDLE_FILE, Bundle
-from eroica.archive.load import MOST_JSON_BYTES, MOST_PATTERN_BYTES, decode_history
+from eroica.archive.bundle import Bundle
+from eroica.archive.forget import BUNDLE_FILE
+from eroica.archive.load import MOST_JSON_BYTES, MOST_PATTERN_BYTES, decode_history, window_directories
 from eroica.errors import InputError
 from eroica.fleet.records import (
     Beat,
@@ -34,7 +35,7 @@ from eroica.fleet.records import (
     VerdictBody,
     pack_body,
 )
-from eroica.fleet.reporting.spool import KeptBeat, SendState, Spool, digest_of, now, read_record
+from eroica.fleet.reporting.spool import KeptBeat, SendState, Spool, digest_of, read_record
 from eroica.model.history import IterationHistory
 from eroica.model.pattern import WorkerPattern
 from eroica.model.rows import NUMBERS, RowTable
@@ -43,7 +44,7 @@ from eroica.model.window import Window
 from eroica.model.worker import Worker
 from eroica.wire.codec import UNDECODABLE, decode_record
 from eroica.wire.messages import JobStatus
-from eroica.wire.places import private_file, read_private
+from eroica.wire.places import private_directory, private_file, read_private, write_whole
 
 log = logging.getLogger("eroica.fleet")
 
@@ -58,6 +59,8 @@ _MOST_WAITING_BYTES = 1_000_000_000
 _OVER = ("done", "given up", "failed", "lost")
 #: Stretches of iteration times, of about a second each, in which a job may still be warming up.
 _FIRST_STRETCHES = 5
+#: Stretches that are told in one beat.
+_MOST_POINTS = 5000
 
 
 class Seen(NamedTuple):
@@ -73,12 +76,12 @@ class Seen(NamedTuple):
         written_at: When the newest of them was written, seconds since 1970; 0 without any.
     """
 
-    status: JobStatus | None
-    history: IterationHistory | None
-    over: bool
-    next_began: float
-    signature: str
-    written_at: float
+    status: JobStatus | None = None
+    history: IterationHistory | None = None
+    over: bool = False
+    next_began: float = 0.0
+    signature: str = ""
+    written_at: float = 0.0
 
 
 def watch(spool: Spool, facts: RunFacts) -> Seen:
@@ -99,7 +102,7 @@ def look(run: Path, state: SendState) -> Seen:
     verdict, status, history = (run / name for name in ("verdict.json", "status.json", "history.json"))
     times = read_history(run)
     if times is not None and state.began not in (0.0, times.began):
-        return Seen(None, None, over=False, next_began=times.began, signature="", written_at=0.0)
+        return Seen(next_began=times.began)
     over = signature_of([verdict], state.since) != ""
     ours = [*([verdict] if over else []), status, history]
     written = []
@@ -110,7 +113,6 @@ def look(run: Path, state: SendState) -> Seen:
         status=read_record(status, JobStatus),
         history=times,
         over=over,
-        next_began=0.0,
         signature=signature_of(ours),
         written_at=max(written, default=0.0),
     )
@@ -125,17 +127,22 @@ def beat_of(facts: RunFacts, seen: Seen, state: SendState) -> Beat:
         state: What the service has of it.
     """
     status = seen.status or JobStatus(job=facts.job, phase="starting", message="")
+    points, means = Points(), list[float]()
+    if (times := seen.history) is not None:
+        new = next((at for at, end_s in enumerate(times.at_s) if end_s > state.until_s), len(times.at_s))
+        points = Points(**{name: getattr(times, name)[new : new + _MOST_POINTS] for name in Points.__struct_fields__})
+        means = sorted(times.mean_ms[_FIRST_STRETCHES:])
     return Beat(
         facts=facts,
-        at=now(),
+        at=time.time(),
         phase="over" if seen.over else status.phase,
         message=status.message,
         iteration=status.iteration,
         mean_ms=status.mean_ms,
-        best_ms=best_of(seen.history),
+        best_ms=means[len(means) // 5] if means else None,  # what a fifth of the stretches stayed below
         workers=len(status.workers),
         hosts=status.hosts if status.hosts and digest_of(status.hosts) != state.hosts else None,
-        points=points_after(seen.history, state.until_s),
+        points=points,
         orders=state.heard,
     )
 
@@ -148,26 +155,13 @@ def keep_last(spool: Spool, facts: RunFacts, seen: Seen) -> None:
     """
     state = spool.state(facts.run)
     if seen.signature and (seen.signature != state.told or not spool.is_empty()):
-        spool.keep_beat(KeptBeat(beat=aged(beat_of(facts, seen, state), seen), told=seen.signature))
+        kept = KeptBeat(beat=aged(beat_of(facts, seen, state), seen), told=seen.signature)
+        write_whole(private_directory(spool.root / "beats") / facts.run, msgspec.msgpack.encode(kept))
 
 
 def aged(beat: Beat, seen: Seen) -> Beat:
     """A beat of a run that nobody watches any more: it is as old as what it was made from."""
-    return msgspec.structs.replace(beat, age_s=max(0.0, now() - seen.written_at) if seen.written_at else 0.0)
-
-
-def points_after(history: IterationHistory | None, until_s: float, most: int = 5000) -> Points:
-    """Stretches that ended after a moment, the first `most` of them."""
-    if history is None:
-        return Points()
-    first = next((at for at, end_s in enumerate(history.at_s) if end_s > until_s), len(history.at_s))
-    return Points(**{name: getattr(history, name)[first : first + most] for name in Points.__struct_fields__})
-
-
-def best_of(history: IterationHistory | None) -> float | None:
-    """Milliseconds that a fifth of a run's stretches stayed below, without its first ones; None for a short run."""
-    means = sorted(history.mean_ms[_FIRST_STRETCHES:]) if history is not None else []
-    return means[len(means) // 5] if means else None
+    return msgspec.structs.replace(beat, age_s=max(0.0, time.time() - seen.written_at) if seen.written_at else 0.0)
 
 
 def read_history(run: Path) -> IterationHistory | None:
@@ -224,27 +218,21 @@ class Packer:
         workers = [each.worker for each in status.workers] if status is not None else []
         known = {worker.global_rank: _place(worker) for worker in workers}
         phases = {line.window_id: line.phase for line in status.windows} if status is not None else {}
-        for window_id, directory in self._windows():
+        windows = {int(path.name): path for path in window_directories(self._run, [])}
+        for window_id, directory in windows.items():
+            window = read_record(directory / "window.json", Window)
             with _kept(failed):
-                self._verdict(
-                    directory / "verdict.json", window_id, known, read_record(directory / "window.json", Window)
-                )
+                self._verdict(directory / "verdict.json", window_id, known, window)
             with _kept(failed):
                 self._standstill(directory / "blockage.json", window_id)
         with _kept(failed):
             self._verdict(self._run / "verdict.json", 0, known, None)
-        for window_id, directory in self._windows():
+        for window_id, directory in windows.items():
             complete = everything or phases.get(window_id) in _OVER or (directory / "verdict.json").exists()
             with _kept(failed):
                 self._patterns(directory, window_id, complete, until)
         if failed:
             raise failed[0]
-
-    def _windows(self) -> list[tuple[int, Path]]:
-        with contextlib.suppress(FileNotFoundError):
-            found = [path for path in (self._run / "windows").iterdir() if path.name.isdecimal()]
-            return sorted((int(path.name), path) for path in found if len(path.name) < 10)
-        return []
 
     # ------------------------------------------------------------------ verdicts and standstills
 
@@ -296,17 +284,20 @@ class Packer:
                 if self._is_known(key, signature):
                     continue
                 newest = max(one.written_at for one in some)
-                if not complete and len(some) < BLOCK and now() - newest < _QUIET_S:
+                if not complete and len(some) < BLOCK and time.time() - newest < _QUIET_S:
                     waits = True
                     continue
-                if self._spool.waiting_bytes() > self._most_bytes or time.monotonic() > until:
+                if (
+                    sum(path.stat().st_size for path in self._spool.waiting_files()) > self._most_bytes
+                    or time.monotonic() > until
+                ):
                     return
                 patterns = list(self._read(directory, some))
                 window = read_record(directory / "window.json", Window)
                 if patterns:
                     body = block_of(number, patterns, window.purpose if window is not None else "")
                     self._keep("patterns", key, body, signature)
-        if not waits and now() - written[0] / 1e9 > _STILL_S:
+        if not waits and time.time() - written[0] / 1e9 > _STILL_S:
             self._packed[window_id] = written
 
     def _read(self, directory: Path, some: Iterable[_Kept]) -> Iterator[WorkerPattern]:
@@ -331,7 +322,7 @@ class Packer:
         except InputError as error:
             self._give_up(key, signature, error)
             return
-        self._spool.pack(Piece(kind=kind, key=key, facts=self._facts, at=now(), body=packed), signature)
+        self._spool.pack(Piece(kind=kind, key=key, facts=self._facts, at=time.time(), body=packed), signature)
 
 
 @contextlib.contextmanager
@@ -403,9 +394,12 @@ def _kept_patterns(directory: Path, stack: contextlib.ExitStack) -> dict[int, _K
     inside = directory / "patterns"
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         written_at = (inside / BUNDLE_FILE).stat().st_mtime
-        bundle = _private_bundle(inside / BUNDLE_FILE)
-        if bundle is not None:
-            stack.enter_context(bundle)
+        os.close(private_file(inside / BUNDLE_FILE, os.O_RDONLY))  # what another user may have put there is not read
+        try:
+            bundle = stack.enter_context(Bundle(inside / BUNDLE_FILE))
+        except InputError as error:
+            log.warning("%s is left out: %s", inside / BUNDLE_FILE, error)
+        else:
             found = {rank: _Kept(bundle.stamp(rank), written_at, partial(bundle.read, rank)) for rank in bundle.ranks}
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for path in inside.iterdir():
@@ -426,15 +420,6 @@ def _last_written(inside: Path) -> tuple[int, ...]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             found.append(path.stat())
     return tuple(sorted((one.st_mtime_ns for one in found), reverse=True)) + tuple(one.st_size for one in found)
-
-
-def _private_bundle(path: Path) -> Bundle | None:
-    os.close(private_file(path, os.O_RDONLY))  # what another user may have put there is not read
-    try:
-        return Bundle(path)
-    except InputError as error:
-        log.warning("%s is left out: %s", path, error)
-        return None
 
 
 def signature_of(paths: Sequence[Path], since: float = 0.0) -> str:

@@ -20,7 +20,7 @@ from eroica.errors import InputError
 from eroica.fleet.records import Beat, RunFacts, WindowOrder
 from eroica.fleet.reporting.packing import Packer, Seen, aged, beat_of, keep_last, read_history, watch
 from eroica.fleet.reporting.sending import Sender, client_for
-from eroica.fleet.reporting.spool import Spool, has_spool, now
+from eroica.fleet.reporting.spool import Spool, has_spool
 from eroica.settings import Settings
 from eroica.wire.address import read_address
 from eroica.wire.messages import ProfileRequest
@@ -97,10 +97,10 @@ class Reporter:
             if self._gave_up():
                 log.warning("another process has kept %s for too long; what is there waits", self._spool.root)
                 return None
-            if _lives(self._collector):
-                self._spool.knock()
+            if psutil.pid_exists(self._collector):
+                self._spool.next.touch()
             time.sleep(_POLL_S / 5)
-        self._spool.settle()
+        self._spool.next.unlink(missing_ok=True)
         self._spool.read()
         return lock
 
@@ -113,13 +113,13 @@ class Reporter:
         """
         try:
             whole = self._round()
-            if whole is None and (self._gave_up() or self._spool.is_knocked()):
+            if whole is None and (self._gave_up() or self._spool.next.exists()):
                 if self._reported is not None and self._reported.seen is not None:
                     keep_last(self._spool, self._reported.facts, self._reported.seen)
                 return self._is_left()
         except OSError as error:
             self._warn(f"nothing can be reported now: {error}")
-            if not self._collector or self._gave_up() or self._spool.is_knocked():
+            if not self._collector or self._gave_up() or self._spool.next.exists():
                 return False  # by hand: somebody waits for us
             return None
         return whole
@@ -135,7 +135,7 @@ class Reporter:
         while seen.next_began:
             if reported.seen is not None:
                 keep_last(self._spool, reported.facts, reported.seen)
-            reported = self._begun(begin_anew(self._spool, *self._identity, seen.next_began))
+            reported = self._begun(facts_of(self._spool, *self._identity, seen.next_began))
             self._next_beat = 0.0
             seen = watch(self._spool, reported.facts)
         if reported.seen is None:
@@ -156,7 +156,7 @@ class Reporter:
     def _is_left(self) -> bool:
         """Another reporter goes on, or nothing waits."""
         is_packed = self._reported is None or self._reported.is_packed
-        return self._spool.is_knocked() or (is_packed and self._spool.is_empty())
+        return self._spool.next.exists() or (is_packed and self._spool.is_empty())
 
     def _warn(self, text: str) -> None:
         if text != self._said:  # it comes again every second
@@ -193,7 +193,7 @@ class Reporter:
         The next beat says that it was heard of; where the collector does not take it, it is told once more.
         """
         facts, address = self._spool.known_facts(), read_address(self._run)
-        if facts is None or address is None or not (self._collector and _lives(self._collector)):
+        if facts is None or address is None or not (self._collector and psutil.pid_exists(self._collector)):
             return  # another collector may be another run's
         state = self._spool.state(facts.run)
         if order.order in state.heard:
@@ -215,7 +215,7 @@ class Reporter:
 
     def _is_gone(self) -> bool:
         """The collector ended, and no other one took its place."""
-        if self._gone_at is None and not _lives(self._collector):
+        if self._gone_at is None and not psutil.pid_exists(self._collector):
             self._gone_at = time.monotonic()
         return self._gone_at is not None and time.monotonic() - self._gone_at >= _GONE_S
 
@@ -272,7 +272,7 @@ def hand_over(run: Path, settings: Settings, *, by_hand: bool = False) -> bool:
         if facts is not None:
             seen = watch(spool, facts)
             if seen.next_began and by_hand:
-                facts = begin_anew(spool, facts.job, facts.host, seen.next_began)
+                facts = facts_of(spool, facts.job, facts.host, seen.next_began)
                 seen = watch(spool, facts)
             if not seen.next_began:
                 whole = _packed(spool, facts, seen)
@@ -300,20 +300,17 @@ def _packed(spool: Spool, facts: RunFacts, seen: Seen) -> bool:
     return not packer.left_out
 
 
-def facts_of(spool: Spool, job: str, host: str) -> RunFacts:
-    """The facts of the run in a spool's directory; drawn if there are none."""
-    if (known := spool.known_facts()) is not None:
-        return known
-    history = read_history(spool.run)
-    return spool.begin(job, host, commit_of(os.environ), history.began if history is not None else now())
+def facts_of(spool: Spool, job: str, host: str, anew: float = 0.0) -> RunFacts:
+    """The facts of the run in a spool's directory; drawn if there are none.
 
-
-def begin_anew(spool: Spool, job: str, host: str, began: float) -> RunFacts:
-    """The facts of another run, which began in this directory where nobody closed the one before.
-
-    What was written until then is the earlier run's, and is not reported any more.
+    Drawn also for another run, which began `anew` then (seconds since 1970), where nobody closed the one before: what
+    was written until then is the earlier run's, and is not reported any more.
     """
-    return spool.begin(job, host, commit_of(os.environ), began, since=began)
+    if not anew and (known := spool.known_facts()) is not None:
+        return known
+    history = None if anew else read_history(spool.run)
+    began = anew or (history.began if history is not None else time.time())
+    return spool.begin(job, host, commit_of(os.environ), began, since=anew)
 
 
 def close_run(run: Path) -> None:
@@ -322,8 +319,6 @@ def close_run(run: Path) -> None:
     Raises:
         OSError: The directory cannot be read or written.
     """
-    if not has_spool(run):
-        return
     spool = Spool(run)
     facts = spool.known_facts()
     with contextlib.ExitStack() as leaving:
@@ -350,7 +345,3 @@ def commit_of(environ: Mapping[str, str]) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return found.stdout.decode("ascii", "replace").strip()[:100]
-
-
-def _lives(pid: int) -> bool:
-    return bool(psutil.pid_exists(pid))

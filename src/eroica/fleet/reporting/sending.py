@@ -130,9 +130,10 @@ class Sender:
             spool.drop_beat(kept.beat.facts.run)
         taken = set(receipt.taken)
         why = {refusal.name: refusal.why for refusal in receipt.refused}
-        spool.confirm(path for path, piece in waiting if piece.name in taken)
         for path, piece in waiting:
-            if piece.name in why:
+            if piece.name in taken:
+                path.unlink(missing_ok=True)
+            elif piece.name in why:
                 self._refuse(spool, path, why[piece.name])
         for order in receipt.orders if kept is None else ():  # nobody opens windows for a run that is over
             self._ordered(order)
@@ -157,7 +158,9 @@ class Sender:
             spool.drop_beat(kept.beat.facts.run)
             return Sent(False, again=True)
         if not answer.is_success:
-            self._failed(f"it answers {answer.status_code}: {answer.text[:200]}", _asked_s(answer))
+            asked = answer.headers.get("retry-after", "")
+            asked_s = min(float(asked[:6]), _LONGEST_S) if asked.isascii() and asked.isdigit() else 0.0
+            self._failed(f"it answers {answer.status_code}: {answer.text[:200]}", asked_s)
             return Sent(False)
         try:
             receipt = decode_message(answer.content, Receipt)
@@ -199,8 +202,3 @@ class Sender:
         if why != self._complaint:
             self._complaint = why
             log.warning("nothing could be handed over to the fleet: %s; it waits in %s", why, "fleet/outbox")
-
-
-def _asked_s(answer: httpx.Response) -> float:
-    text = answer.headers.get("retry-after", "")
-    return min(float(text[:6]), _LONGEST_S) if text.isascii() and text.isdigit() else 0.0

@@ -81,7 +81,7 @@ class KeptBeat(msgspec.Struct, frozen=True, kw_only=True):
 
     def aged(self) -> Beat:
         """The beat as it is sent now."""
-        return msgspec.structs.replace(self.beat, age_s=self.beat.age_s + max(0.0, now() - self.beat.at))
+        return msgspec.structs.replace(self.beat, age_s=self.beat.age_s + max(0.0, time.time() - self.beat.at))
 
 
 class Spool:
@@ -90,6 +90,9 @@ class Spool:
     Args:
         run: The run directory.
 
+    Attributes:
+        next: While this file is there, somebody who knows a newer collector waits for the lock.
+
     Raises:
         OSError: It cannot be written.
     """
@@ -97,6 +100,7 @@ class Spool:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.root = private_directory(run / DIRECTORY)
+        self.next = self.root / "next"
         self._outbox = private_directory(self.root / "outbox")
         self._packed: dict[str, str] = {}
         self._next = 0
@@ -105,7 +109,7 @@ class Spool:
     def read(self) -> None:
         """Learn what was packed already."""
         self._packed = dict(self._lines())
-        numbers = [int(path.name.partition("-")[0]) for path in self._waiting()]
+        numbers = [int(path.name.partition("-")[0]) for path in self.waiting_files()]
         self._next = max(numbers, default=-1) + 1
 
     def claim(self) -> int | None:
@@ -122,18 +126,6 @@ class Spool:
                 return None
             return -1  # a file system without locks
         return handle
-
-    def knock(self) -> None:
-        """Ask whoever has the lock to end: we know a newer collector."""
-        (self.root / "next").touch()
-
-    def is_knocked(self) -> bool:
-        """Somebody waits for the lock."""
-        return (self.root / "next").exists()
-
-    def settle(self) -> None:
-        """The lock is ours, nobody waits any more."""
-        (self.root / "next").unlink(missing_ok=True)
 
     # ------------------------------------------------------------------ who this run is
 
@@ -197,10 +189,6 @@ class Spool:
 
     # ------------------------------------------------------------------ last beats
 
-    def keep_beat(self, kept: KeptBeat) -> None:
-        """Keep the last beat of a run until it is confirmed; it takes the place of an earlier one of this run."""
-        write_whole(private_directory(self.root / "beats") / kept.beat.facts.run, msgspec.msgpack.encode(kept))
-
     def kept_beat(self) -> KeptBeat | None:
         """One that waits; None without any."""
         for path in self._beats():
@@ -249,7 +237,7 @@ class Spool:
         """
         found: list[tuple[Path, Piece]] = []
         size = 0
-        for path in self._waiting():
+        for path in self.waiting_files():
             if path in but:
                 continue
             piece = self._read_piece(path)
@@ -261,18 +249,9 @@ class Spool:
             found.append((path, piece))
         return found
 
-    def waiting_bytes(self) -> int:
-        """How much waits."""
-        return sum(path.stat().st_size for path in self._waiting())
-
     def is_empty(self, but: Container[Path] = ()) -> bool:
         """Nothing waits, or nothing but these."""
-        return all(path in but for path in self._waiting()) and self.kept_beat() is None
-
-    def confirm(self, paths: Iterable[Path]) -> None:
-        """The service keeps these."""
-        for path in paths:
-            path.unlink(missing_ok=True)
+        return all(path in but for path in self.waiting_files()) and self.kept_beat() is None
 
     def refuse(self, path: Path, why: str) -> None:
         """The service will never take this one; it is kept aside with the reason."""
@@ -297,7 +276,8 @@ class Spool:
 
     # ------------------------------------------------------------------
 
-    def _waiting(self) -> list[Path]:
+    def waiting_files(self) -> list[Path]:
+        """Pieces that wait, the oldest first."""
         return sorted(path for path in self._outbox.iterdir() if path.name[:1].isdecimal())
 
     def _read_piece(self, path: Path) -> Piece | None:
@@ -336,8 +316,3 @@ def digest_of(hosts: Iterable[str]) -> str:
 def has_spool(run: Path) -> bool:
     """Whether somebody reports from this run directory, or did."""
     return (run / DIRECTORY).is_dir()
-
-
-def now() -> float:
-    """Seconds since 1970."""
-    return time.time()

@@ -49,7 +49,7 @@ def _admit_object(value: Any, store: Store) -> list[Fault]:
     namespace = value["metadata"].get("namespace", "default")
     if value["kind"] not in CLUSTER_SCOPED and not store.get("Namespace", namespace):
         return [Fault("metadata.namespace", f'the namespace "{namespace}" does not exist', "admission")]
-    if (old := store.find(key_of(value))) is not None:
+    if (old := store.objects.get(key_of(value))) is not None:
         if not (faults := check_update(old, value)):
             store.replace(value)
         return faults

@@ -81,7 +81,7 @@ def _volume(volume: Object) -> None:
 def _job(spec: Object) -> None:
     if spec.get("completions") is None and spec.get("parallelism") is None:
         spec["completions"] = 1
-    spec.setdefault("backoffLimit", 2**31 - 1 if spec.get("backoffLimitPerIndex") is not None else 6)
+    spec.setdefault("backoffLimit", 6)
 
 
 def _port(port: Object) -> None:

@@ -1,9 +1,9 @@
 """Controllers of Job and CronJob."""
 
 import copy
-from collections import Counter
 from datetime import datetime
 
+from cloudeval.errors import NotCoveredError
 from cloudeval.store import (
     Objects,
     Store,
@@ -26,6 +26,8 @@ BACKOFF_S = 0.05
 def job(store: Store, owner: Object, now: float) -> None:
     """Run pods until enough have succeeded, or until too many have failed or the deadline has passed."""
     spec, status = owner["spec"], owner.setdefault("status", {"startTime": now})
+    if spec.get("backoffLimitPerIndex") is not None:
+        raise NotCoveredError("no controller here has backoffLimitPerIndex")
     if _has_ended(owner):
         _expire(store, owner, now)
         return
@@ -79,13 +81,6 @@ def _indexes(text: str) -> set[int]:
     return {index for low, dash, high in parts for index in range(int(low), int(high if dash else low) + 1)}
 
 
-def _lost(spec: Object, counted: Objects) -> set[int]:
-    """Return the indexes whose own back-off limit is exceeded."""
-    if (limit := spec.get("backoffLimitPerIndex")) is None:
-        return set()
-    return {index for index, count in Counter(map(_index, counted)).items() if count > limit}
-
-
 def _give_up(spec: Object, status: Object, pods: Objects, counted: Objects, now: float) -> str | None:
     deadline, limit = spec.get("activeDeadlineSeconds"), spec["backoffLimit"]
     if deadline is not None and now - status["startTime"] >= deadline:
@@ -99,11 +94,6 @@ def _give_up(spec: Object, status: Object, pods: Objects, counted: Objects, now:
             for item in pod["status"].get(key) or []
         )
         return "BackoffLimitExceeded" if restarts >= max(limit, 1) or len(counted) > limit else None
-    if spec.get("backoffLimitPerIndex") is not None:
-        lost = _lost(spec, counted)
-        if spec.get("maxFailedIndexes") is not None and len(lost) > spec["maxFailedIndexes"]:
-            return "MaxFailedIndexesExceeded"
-        return "FailedIndexes" if lost and len(lost) + status["succeeded"] >= spec["completions"] else None
     return "BackoffLimitExceeded" if len(counted) > limit else None
 
 
@@ -145,7 +135,7 @@ def _start_pods(store: Store, owner: Object, active: Objects, succeeded: Objects
     for pod in active[: max(0, -room)]:
         store.delete(pod, now)
     indexed = spec["completionMode"] == "Indexed"
-    taken = {_index(pod) for pod in [*active, *succeeded]} | _lost(spec, counted) if indexed else set()
+    taken = {_index(pod) for pod in [*active, *succeeded]} if indexed else set()
     free = [number for number in range(spec["completions"]) if number not in taken] if indexed else []
     for number in range(max(0, min(room, len(free)) if indexed else room)):
         pod = pod_from_template(spec["template"], owner, labels)

@@ -1,8 +1,11 @@
 """The check API of Kubernetes problems: a simulated cluster whose pods are real containers."""
 
+from __future__ import annotations
+
 import functools
 import re
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +15,7 @@ from cloudeval.admission.schedules import fires
 from cloudeval.controllers import jobs, step
 from cloudeval.errors import ProblemError
 from cloudeval.runners import cgroups
+from cloudeval.runners.containers import Container
 from cloudeval.runners.expectations import Checks, Response, request
 from cloudeval.runners.kubelet import Kubelet, Run
 from cloudeval.runners.network import NODE_ADDRESS, Network
@@ -40,6 +44,17 @@ def _known_kinds() -> dict[str, str]:
     words = _SHORT_NAMES.split()
     known = {kind.lower(): kind for kind in [*(kind for _, kind in kinds()), *_ISTIO.split()]}
     return known | dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _reading(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function about a store as a method of the check API, whose verdicts are then by semantics."""
+
+    @functools.wraps(ask)
+    def method(self: Cluster, *arguments: Any, **options: Any) -> Any:
+        self.how = "semantics"
+        return ask(self.store, *arguments, **options)
+
+    return method
 
 
 class Cluster(Checks):
@@ -146,8 +161,8 @@ class Cluster(Checks):
         ready_first = lambda: sorted(self.pods(pod), key=lambda item: not is_ready(item))  # noqa: E731
         return cast("Object", self.eventually(ready_first, f"{pod} has no pod")[0])
 
-    def _run(self, pod: str | Object, container: str | None = None, *, running: bool = False) -> Run:
-        """Return a container's runs, waiting until its pod is placed, and optionally until it runs."""
+    def _run(self, pod: str | Object, container: str | None = None) -> Run:
+        """Return a container's runs, waiting until its pod is placed."""
         value = self._pod(pod)
         self._behaved()
         name = value["metadata"]["name"]
@@ -156,11 +171,14 @@ class Cluster(Checks):
         chosen = [run for run in runs if container == run.definition["name"] or (not container and not run.init)]
         if not chosen:
             self.fail(f"the pod {name} has no container {container}")
-        run: Run = chosen[0]
-        if running:
-            stopped = lambda: f"the container {run.definition['name']} does not run: {self.why(value)}"  # noqa: E731
-            self.eventually(lambda: run.running, stopped)
-        return run
+        return cast("Run", chosen[0])
+
+    def _running(self, pod: str | Object, name: str | None) -> Container:
+        """Return a container, waiting until it runs."""
+        run = self._run(pod, name)
+        stopped = lambda: f"the container {run.definition['name']} does not run: {self.why(self._pod(pod))}"  # noqa: E731
+        self.eventually(lambda: run.running, stopped)
+        return cast("Container", run.container)
 
     def why(self, pod: str | Object) -> str:
         """Return why a pod is not ready, in a few words."""
@@ -200,11 +218,6 @@ class Cluster(Checks):
             return f"{reference} is not ready: " + next((self.why(pod) for pod in pods if not is_ready(pod)), few)
 
         return self.eventually(done, waiting, timeout_s)
-
-    def never_ready(self, reference: str, seconds: float = 1.5) -> None:
-        """Fail if a pod becomes ready within the time."""
-        self._behaved()
-        self.always(lambda: not is_ready(self.get(reference)), f"{reference} became ready", seconds)
 
     def finished(self, reference: str, outcome: str = "Succeeded", timeout_s: float | None = None) -> Object:
         """Wait until a pod (Succeeded, Failed) or Job (Complete, Failed) has ended as expected."""
@@ -248,9 +261,8 @@ class Cluster(Checks):
         self, pod: str | Object, command: str | list[str], container: str | None = None, timeout_s: float = 5
     ) -> tuple[int, str]:
         """Run a command (a text is given to sh) in a running container; return exit code and output."""
-        running = self._run(pod, container, running=True).container
-        assert running is not None
-        code, text = running.execute(["sh", "-c", command] if isinstance(command, str) else command, timeout_s)
+        arguments = ["sh", "-c", command] if isinstance(command, str) else command
+        code, text = self._running(pod, container).execute(arguments, timeout_s)
         return code, text.strip()
 
     def out(self, pod: str | Object, command: str, container: str | None = None) -> str:
@@ -261,16 +273,12 @@ class Cluster(Checks):
 
     def env(self, pod: str | Object, container: str | None = None) -> dict[str, str]:
         """Return the variables of a running container's first process."""
-        running = self._run(pod, container, running=True).container
-        assert running is not None
-        text = Path(f"/proc/{running.pid}/environ").read_text(errors="replace")
+        text = Path(f"/proc/{self._running(pod, container).pid}/environ").read_text(errors="replace")
         return dict(entry.partition("=")[::2] for entry in text.split("\0") if entry)
 
     def limits(self, pod: str | Object, container: str | None = None) -> dict[str, float | None]:
         """Return the limits that hold for a container, read from its control group: memory (bytes), cpu (cores), shares."""
-        running = self._run(pod, container, running=True).container
-        assert running is not None
-        return cgroups.read(self.sandbox, running.spec.name)
+        return cgroups.read(self.sandbox, self._running(pod, container).spec.name)
 
     def restarts(self, pod: str | Object, container: str | None = None) -> int:
         """Return how often a container was restarted."""
@@ -318,14 +326,6 @@ class Cluster(Checks):
 
         return cast("Response", self.eventually(tried, unexpected, timeout_s))
 
-    def closed(self, target: str | Object, port: int) -> None:
-        """Fail if a connection to the port comes about."""
-        for _ in range(3):
-            self.step()
-        host = self.address(target)
-        self._behaved()
-        self.expect(not request(host, port).status, f"port {port} of {target} answers and must not")
-
     def endpoints(self, service: str) -> list[str]:
         """Return the names of the pods that a Service leads to."""
         self._behaved()
@@ -370,50 +370,22 @@ class Cluster(Checks):
 
     # ---- meaning of what does not run here
 
-    def _read(self) -> Store:
-        self.how = "semantics"
-        return self.store
-
-    def may(self, subject: str, verb: str, resource: str, **where: str) -> bool:
-        """Return True if RBAC allows it; see `cloudeval.semantics.access.may`."""
-        return access.may(self._read(), subject, verb, resource, **where)
-
-    def connects(self, source: Object | str, target: Object | str, port: int, protocol: str = "TCP") -> bool:
-        """Return True if NetworkPolicies let the source connect; see `cloudeval.semantics.network.Connection`."""
-        return network.Connection(self._read(), source, target, port, protocol).is_allowed()
-
-    def route(self, host: str = "", path: str = "/", **options: Any) -> Object:
-        """Return the route of a VirtualService that a request takes; empty if none does."""
-        return mesh.find_route(self._read(), mesh.Request(host=host, path=path, **options)) or {}
-
-    def shares(self, host: str = "", path: str = "/", **options: Any) -> dict[tuple[str, str], float]:
-        """Return the share of each (host, subset labels) that a request's route sends to."""
-        return mesh.destinations(self.store, self.route(host, path, **options))
-
-    def authorized(self, labels: Object, namespace: str = "default", **options: Any) -> bool:
-        """Return True if Istio's AuthorizationPolicies admit a request to a workload."""
-        return mesh.is_authorized(self._read(), namespace, labels, mesh.Request(**options))
-
-    def mtls(self, labels: Object, namespace: str = "default", port: int = 0) -> str:
-        """Return the mTLS mode that holds for a workload."""
-        return mesh.mtls_mode(self._read(), namespace, labels, port)
-
-    def traffic(self, host: str) -> Object:
-        """Return the traffic policy that a DestinationRule sets for a host."""
-        return mesh.traffic_policy(self._read(), host)
+    may = _reading(access.may)
+    connects = _reading(network.connects)
+    route, shares = _reading(mesh.route), _reading(mesh.shares)
+    authorized, mtls, traffic = _reading(mesh.authorized), _reading(mesh.mtls), _reading(mesh.traffic)
+    quota = _reading(training.quota)
 
     def training(self, reference: str) -> list[training.TrainingPod]:
         """Return the pods that an operator would make of a PyTorchJob or JobSet."""
         self.get(reference)
-        return training.training_pods(self._read(), *split_reference(reference))
-
-    def quota(self, queue: str, flavor: str, resource: str, namespace: str = "default") -> float:
-        """Return a local queue's nominal quota; -1 where there is none."""
-        return training.quota(self._read(), queue, flavor, resource, namespace)
+        self.how = "semantics"
+        return training.training_pods(self.store, *split_reference(reference))
 
     def queued(self, reference: str, namespace: str = "default") -> str:
         """Return the flavor on which Kueue would start a job, or why it would not."""
-        return training.admits_workload(self._read(), *split_reference(reference), namespace)
+        self.how = "semantics"
+        return training.admits_workload(self.store, *split_reference(reference), namespace)
 
     @staticmethod
     def pod(labels: Object | None = None, namespace: str = "default", ports: dict[str, int] | None = None) -> Object:

@@ -18,7 +18,7 @@ from typing import Any
 from cloudeval.errors import ReadError, RunnerError
 from cloudeval.reading import read
 from cloudeval.runners.containers import Container, ContainerSpec, Mount
-from cloudeval.runners.expectations import Checks, Response, request
+from cloudeval.runners.expectations import Checks, Response, listens, request
 from cloudeval.runners.images import PATH
 from cloudeval.runners.sandbox import SCRATCH
 from cloudeval.schema import Fault
@@ -141,7 +141,7 @@ class Proxy(Checks):
         while time.monotonic() < deadline:
             if (code := self.container.poll()) is not None:
                 return self._message(code)
-            if all(self._listens(*port) for port in ports):
+            if all(listens(*port) for port in ports):
                 return None
             time.sleep(0.02)
         return None  # a listener that never opens is for the checks to find
@@ -152,15 +152,9 @@ class Proxy(Checks):
             with contextlib.suppress(KeyError, TypeError, AttributeError):
                 address = listener["address"]["socket_address"]
                 if address.get("protocol", "TCP") == "TCP":
-                    found.append((str(address["address"]), int(address["port_value"])))
+                    anywhere = address["address"] in ("0.0.0.0", "::")
+                    found.append(("127.0.0.1" if anywhere else str(address["address"]), int(address["port_value"])))
         return found
-
-    @staticmethod
-    def _listens(address: str, port: int) -> bool:
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1" if address in ("0.0.0.0", "::") else address, port), 0.2).close()
-            return True
-        return False
 
     def _message(self, code: int) -> str:
         lines = [line for line in self.container.logs().splitlines() if re.search("error|critical", line.lower())]
@@ -233,10 +227,3 @@ class Proxy(Checks):
 
         missing = lambda: f'Envoy prints no line with "{pattern}"; it printed "{self.container.logs()[-120:]}"'  # noqa: E731
         return str(self.eventually(found, missing, 3))
-
-    def file(self, path: str) -> str:
-        """Return a file below /tmp of Envoy's container, empty if it is missing."""
-        self._behaved()
-        target = SCRATCH / "envoy/out" / path.removeprefix("/tmp/")
-        self.eventually(lambda: target.exists() and target.stat().st_size, f"Envoy wrote no {path}", 3)
-        return target.read_text(errors="replace")

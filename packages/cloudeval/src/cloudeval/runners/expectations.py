@@ -1,6 +1,8 @@
 """Shared by check functions: failing with one sentence, waiting with a deadline, HTTP, and how a verdict was reached."""
 
+import contextlib
 import http.client
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +44,13 @@ def request(
         return Response(0, f"no answer: {error}", {})
     finally:
         connection.close()
+
+
+def listens(host: str, port: int, timeout_s: float = 0.2) -> bool:
+    """Return True if a TCP connection comes about."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout_s):
+        return True
+    return False
 
 
 class Checks:

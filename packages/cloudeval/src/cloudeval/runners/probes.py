@@ -1,11 +1,8 @@
 """Probes and hooks: exec, httpGet and tcpSocket against a running container."""
 
-import http.client
-import socket
-import ssl
-
 from cloudeval.errors import NotCoveredError
 from cloudeval.runners.containers import Container
+from cloudeval.runners.expectations import listens, request
 from cloudeval.values import Object
 
 
@@ -52,23 +49,8 @@ def run_handler(handler: Object, container: Container, definition: Object, addre
     ports = {item.get("name"): item["containerPort"] for item in definition.get("ports") or []}
     host, port = action.get("host") or address, action["port"]
     number = port if isinstance(port, int) else int(ports.get(port) or (port if port.isdigit() else 0))
-    try:
-        if handler.get("httpGet"):
-            return _http_get(action, host, number, timeout_s)
-        socket.create_connection((host, number), timeout_s).close()
-    except (OSError, http.client.HTTPException):
-        return False
-    return True
-
-
-def _http_get(action: Object, host: str, port: int, timeout_s: float) -> bool:
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
-    if action.get("scheme") == "HTTPS":
-        context = ssl._create_unverified_context()
-        connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
-    try:
+    if handler.get("httpGet"):  # no image here serves HTTPS
         headers = {item["name"]: item["value"] for item in action.get("httpHeaders") or []}
-        connection.request("GET", action.get("path") or "/", headers=headers)
-        return 200 <= connection.getresponse().status < 400
-    finally:
-        connection.close()
+        answer = request(host, number, action.get("path") or "/", headers=headers, timeout_s=timeout_s)
+        return action.get("scheme") != "HTTPS" and 200 <= answer.status < 400
+    return listens(host, number, timeout_s)

@@ -36,7 +36,6 @@ class Ended:
 
     value: Any = None
     error: str | None = None
-    timed_out: bool = False
 
 
 _TOOLS = {"runc": "runc", "ip": "iproute2", "busybox": "busybox-static"}
@@ -80,7 +79,7 @@ def run(work: Callable[[str], Any], name: str, timeout_s: float) -> Ended:
         os.waitpid(pid, 0)
         cgroups.remove(name)
     if timed_out:
-        return Ended(error=f"the test did not end within {timeout_s:.0f} s", timed_out=True)
+        return Ended(error=f"the test did not end within {timeout_s:.0f} s")
     try:
         ended: Ended = pickle.loads(b"".join(chunks))  # noqa: S301  our own child wrote it
     except (EOFError, pickle.UnpicklingError):

@@ -1,6 +1,7 @@
 """Volumes and variables of a pod, made from its admitted manifest as Kubernetes' documentation describes them."""
 
 import base64
+import json
 import os
 import re
 import shutil
@@ -41,12 +42,8 @@ def _field_value(pod: Object, path: str) -> str:
         return str(dig(pod, f"metadata.{found[1]}", {}).get(found[2], ""))
     if path in ("metadata.labels", "metadata.annotations"):
         entries = sorted(dig(pod, path, {}).items())
-        return "\n".join(f'{key}="{_escaped(str(value))}"' for key, value in entries)
+        return "\n".join(f"{key}={json.dumps(str(value), ensure_ascii=False)}" for key, value in entries)
     return str(dig(pod, re.sub("IPs$", "IP", path), ""))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _resource_value(pod: Object, container: Object, ref: Object) -> str:

@@ -50,17 +50,18 @@ def _text_fits(match: Object | None, text: str | None, ignore_case: bool = False
     return ("regex" in match and re.fullmatch(match["regex"], text) is not None) or not match
 
 
-def find_route(store: Store, request: Request) -> Object | None:
-    """Return the HTTP route (of a VirtualService) that the request takes, or None."""
+def route(store: Store, host: str = "", path: str = "/", **options: Any) -> Object:
+    """Return the HTTP route (of a VirtualService) that a request takes; empty if none does. `Request` has the options."""
+    request = Request(host, path, **options)
     for service in store.list("VirtualService"):
         spec = service["spec"]
         gateways = [name.rpartition("/")[2] for name in spec.get("gateways") or ["mesh"]]
-        if request.gateway in gateways and any(_host_fits(host, request.host) for host in spec["hosts"]):
-            for route in spec.get("http") or []:
-                if any(_condition_fits(item, request) for item in route.get("match") or [{}]):
-                    found: Object = route
+        if request.gateway in gateways and any(_host_fits(pattern, host) for pattern in spec["hosts"]):
+            for item in spec.get("http") or []:
+                if any(_condition_fits(match, request) for match in item.get("match") or [{}]):
+                    found: Object = item
                     return found
-    return None
+    return {}
 
 
 def _condition_fits(item: Object, request: Request) -> bool:
@@ -79,16 +80,16 @@ def _condition_fits(item: Object, request: Request) -> bool:
     )
 
 
-def destinations(store: Store, route: Object | None) -> dict[tuple[str, str], float]:
-    """Return the share (0–1) of each (host, subset labels as `a=b,c=d`) that a route sends to."""
-    targets = (route or {}).get("route") or []
+def shares(store: Store, host: str = "", path: str = "/", **options: Any) -> dict[tuple[str, str], float]:
+    """Return the share (0–1) of each (host, subset labels as `a=b,c=d`) that a request's route sends to."""
+    targets = route(store, host, path, **options).get("route") or []
     weights = [target.get("weight", 0 if len(targets) > 1 else 1) for target in targets]
-    shares: dict[tuple[str, str], float] = {}
+    found: dict[tuple[str, str], float] = {}
     for target, weight in zip(targets, weights, strict=True):
-        host = target["destination"]["host"]
-        key = (_short(host), _subset_labels(store, host, target["destination"].get("subset")))
-        shares[key] = shares.get(key, 0) + weight / (sum(weights) or 1)
-    return {key: share for key, share in shares.items() if share}
+        name = target["destination"]["host"]
+        key = (_short(name), _subset_labels(store, name, target["destination"].get("subset")))
+        found[key] = found.get(key, 0) + weight / (sum(weights) or 1)
+    return {key: share for key, share in found.items() if share}
 
 
 def _subset_labels(store: Store, host: str, subset: str | None) -> str:
@@ -102,13 +103,13 @@ def _subset_labels(store: Store, host: str, subset: str | None) -> str:
     return "?"
 
 
-def traffic_policy(store: Store, host: str) -> Object:
+def traffic(store: Store, host: str) -> Object:
     """Return the traffic policy of a host's DestinationRule."""
     rules = [rule["spec"] for rule in store.list("DestinationRule") if _host_fits(rule["spec"]["host"], host)]
     return rules[0].get("trafficPolicy") or {} if rules else {}
 
 
-def mtls_mode(store: Store, namespace: str, labels: Object, port: int = 0) -> str:
+def mtls(store: Store, labels: Object, namespace: str = "default", port: int = 0) -> str:
     """Return the mTLS mode that holds for a workload's port: the most specific PeerAuthentication decides."""
     best, rank = "PERMISSIVE", -1
     for policy in store.list("PeerAuthentication"):
@@ -125,8 +126,9 @@ def mtls_mode(store: Store, namespace: str, labels: Object, port: int = 0) -> st
     return str(best)
 
 
-def is_authorized(store: Store, namespace: str, labels: Object, request: Request) -> bool:
-    """Return True if AuthorizationPolicies admit the request: DENY first, then ALLOW; none means yes."""
+def authorized(store: Store, labels: Object, namespace: str = "default", **options: Any) -> bool:
+    """Return True if AuthorizationPolicies admit a request to a workload: DENY first, then ALLOW; none means yes."""
+    request = Request(**options)
     rules: dict[str, Objects] = {}
     for policy in store.list("AuthorizationPolicy"):
         spec, home = policy.get("spec") or {}, policy["metadata"].get("namespace", "default")

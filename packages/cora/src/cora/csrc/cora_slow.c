@@ -335,32 +335,6 @@ u32 cora_heavy(int table, char *out)
 	return count;
 }
 
-/* Copy all keys and values of the fast tier's map with few system calls. Returns the number. */
-u32 cora_fast_entries(int table, char *keys, char *values, u32 room)
-{
-	u32 got = 0;
-	u64 at = 0, *from = NULL;
-	struct table *t = &cora_tables[table];
-	while (got < room) {
-		union bpf_attr attr;
-		memset(&attr, 0, sizeof attr);
-		attr.batch.map_fd = t->map;
-		attr.batch.in_batch = (u64)(unsigned long)from;
-		attr.batch.out_batch = (u64)(unsigned long)&at;
-		attr.batch.keys = (u64)(unsigned long)(keys + (u64)got * t->key_bytes);
-		attr.batch.values = (u64)(unsigned long)(values + (u64)got * (16 + t->value_bytes));
-		attr.batch.count = room - got;
-		long rc = bpf_call(BPF_MAP_LOOKUP_BATCH, &attr);
-		if (rc && errno != ENOENT)
-			break;
-		got += attr.batch.count;
-		if (rc)
-			break;
-		from = &at;
-	}
-	return got;
-}
-
 /* Move an entry up: 0 done, 1 there is none, -1 the fast tier has no room. `header` bytes stand before its value. */
 int cora_raise(int table, const void *key, u32 header)
 {

@@ -58,22 +58,12 @@ def messages() -> dict[str, Any]:
 
 
 def write_chakra(graph: Graph, folder: Path, name: str = "job", ranks: Iterable[int] | None = None) -> int:
-    """A trace for each rank.
-
-    Args:
-        graph: Of the job.
-        folder: Where the files appear.
-        name: Their prefix.
-        ranks: Which; all of them by default.
-
-    Returns:
-        How many files.
-    """
+    """Write a trace for each rank, all by default; return how many files."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = rows_of(graph.blocks, ranks)
     for at, row, rank in rows:
         metadata = messages()["GlobalMetadata"](version=_VERSION)
-        _attribute(metadata, "world_size", uint64_val=graph.world)
+        _attribute(metadata, "world_size", uint64_val=graph.job.world)
         with (folder / f"{name}.{rank}.et").open("wb") as file:
             for message in (metadata, *_nodes(graph, graph.blocks[at], row)):
                 proto.serialize_length_prefixed(message, file)

@@ -28,10 +28,7 @@ Record = dict[str, Any]
 class Span:
     """A part of the job's life, in which some replayed iterations repeat.
 
-    Attributes:
-        iterations: Replayed one after the other; of a standstill the one that never ends.
-        changes: In force meanwhile.
-        seconds: How long it is.
+    Of a standstill, `iterations` is the one that never ends.
     """
 
     iterations: Sequence[Iteration]
@@ -40,16 +37,9 @@ class Span:
 
 
 def write_records(graph: Graph, costs: Costs, spans: Sequence[Span], path: Path) -> int:
-    """Write a file of records.
+    """Write the records of spans, one after the other; return how many.
 
-    Args:
-        graph: Of the job.
-        costs: Of links.
-        spans: One after the other; iterations are counted on.
-        path: File, a JSON object a line: `at` (seconds), `host`, `iterations` (rank -> completed), `record`.
-
-    Returns:
-        How many records.
+    A line of the file is a JSON object: `at` (seconds), `host`, `iterations` (rank -> completed), `record`.
     """
     encoder, count = msgspec.json.Encoder(), 0
     at, done = 0.0, 0
@@ -82,12 +72,7 @@ class _Cycle:
         self.iterations = iterations
 
     def iterated(self, now_s: float, done: int) -> Iterator[tuple[int, dict[int, int]]]:
-        """Each host's ranks, and how many iterations each has completed.
-
-        Args:
-            now_s: Since this span began.
-            done: Iterations before it.
-        """
+        """Each host's ranks, and how many iterations each has completed, `done` of them before this span began."""
         whole = 0 if self.is_endless else int(now_s // self.period_s)
         rest_s = self.begin_s + (now_s if self.is_endless else now_s % self.period_s)
         hosts: dict[int, dict[int, int]] = defaultdict(dict)

@@ -20,14 +20,7 @@ _NAMES = {"all_gather": "_all_gather_base", "reduce_scatter": "_reduce_scatter_b
 def write_dumps(graph: Graph, iteration: Iteration, folder: Path, ranks: Iterable[int] | None = None) -> int:
     """Write a dump for each rank: the calls that it has entered in this iteration, and those that have ended.
 
-    Args:
-        graph: Of the job.
-        iteration: One that does not end for all ranks.
-        folder: Where the dumps appear.
-        ranks: Which; all of them by default.
-
-    Returns:
-        How many files.
+    Return how many files; all ranks by default.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = rows_of([track.block for track in iteration.tracks], ranks)

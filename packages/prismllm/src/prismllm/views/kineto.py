@@ -7,6 +7,7 @@ arguments that NCCL's kernels carry. So a recording of ranks that ran elsewhere 
 from __future__ import annotations
 
 import gzip
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,27 +27,13 @@ _SAID = {"all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_sca
          "all_to_all": "all_to_all"}  # fmt: skip
 _HOST, _COMPUTE, _COMMUNICATION = 1, 7, 20
 _SHORTEST_S = 2e-6
+_FIRST_STEP = 10
 
 
 def write_traces(
-    graph: Graph,
-    iterations: Sequence[Iteration],
-    folder: Path,
-    ranks: Iterable[int] | None = None,
-    first_step: int = 10,
+    graph: Graph, iterations: Sequence[Iteration], folder: Path, ranks: Iterable[int] | None = None
 ) -> int:
-    """A file for each rank.
-
-    Args:
-        graph: Of the job.
-        iterations: Replayed, one after the other, all finished.
-        folder: Where `rank<R>.json.gz` appear.
-        ranks: Which; all of them by default.
-        first_step: Number of the first iteration.
-
-    Returns:
-        How many files.
-    """
+    """Write `rank<R>.json.gz` of finished iterations, one after the other, for each rank; return how many files."""
     folder.mkdir(parents=True, exist_ok=True)
     groups = [{"pg_name": str(number), "pg_desc": group.description, "pg_size": len(group.ranks), "ranks": group.ranks}
               for number, group in enumerate(graph.job.groups)]  # fmt: skip
@@ -54,10 +41,10 @@ def write_traces(
     rows = rows_of(graph.blocks, ranks)
     for at, row, rank in rows:
         tracks = [(one.tracks[at], one) for one in iterations]
-        info = {"backend": "nccl", "rank": rank, "world_size": graph.world,
+        info = {"backend": "nccl", "rank": rank, "world_size": graph.job.world,
                 "pg_config": [groups[number] for number in graph.groups_of.get(rank, [])]}  # fmt: skip
         trace = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "replayed"}], "distributedInfo": info,
-                 "traceEvents": _events(graph, tracks, row, first_step), "traceName": f"rank{rank}.json"}  # fmt: skip
+                 "traceEvents": _events(graph, tracks, row), "traceName": f"rank{rank}.json"}  # fmt: skip
         with gzip.open(folder / f"rank{rank}.json.gz", "wb", compresslevel=1) as file:
             file.write(encoder.encode(trace))
     return len(rows)
@@ -94,39 +81,37 @@ class _Recorder:
         return {**event, "args": args} if args else event
 
 
-def _events(graph: Graph, tracks: Sequence[tuple[Track, Iteration]], row: int, first_step: int) -> list[Event]:
+def _events(graph: Graph, tracks: Sequence[tuple[Track, Iteration]], row: int) -> list[Event]:
     rank = int(tracks[0][0].block.ranks[row])
     recorder = _Recorder(rank)
     step = graph.job.classes[tracks[0][0].block.rank_class].step
-    per_group: dict[int, int] = {}
-    for call in step.calls:
-        per_group[call.group] = per_group.get(call.group, 0) + 1
+    per_group = Counter(call.group for call in step.calls)
     for number, (track, iteration) in enumerate(tracks):
-        _iteration(graph, recorder, track, iteration, row, (number, first_step + number), per_group)
+        _iteration(graph, recorder, track, iteration, row, number, per_group)
     recorder.host.sort(key=lambda event: float(event["ts"]))
     return [*recorder.host, *recorder.device]
 
 
 def _iteration(
-    graph: Graph, recorder: _Recorder, track: Track, iteration: Iteration, row: int, number: tuple[int, int],
+    graph: Graph, recorder: _Recorder, track: Track, iteration: Iteration, row: int, number: int,
     per_group: dict[int, int],
 ) -> None:  # fmt: skip
     step = graph.job.classes[track.block.rank_class].step
     family_of = graph.layout.family_of
     now = begin = float(track.begin_s[row])
-    seen: dict[int, int] = {}
+    seen: Counter[int] = Counter()
     busy: dict[int, float] = {}
     rank = int(track.block.ranks[row])
     for at, event in enumerate(step.events):
         reached, left = float(track.at_s[at, row]), float(track.left_s[at, row])
-        call = step.calls[event if event >= 0 else -1 - event]
+        call = step.call_at(at)
         if reached - now > _SHORTEST_S:
             _own_work(recorder, f"before {call.op} at {call.site}", now, reached)
         if event >= 0:
             operation = int(track.block.operations[event][row])
             end = float(iteration.done_s[operation])
-            seen[call.group] = seen.get(call.group, 0) + 1
-            sequence = number[0] * per_group[call.group] + seen[call.group]
+            seen[call.group] += 1
+            sequence = number * per_group[call.group] + seen[call.group]
             mine = graph.layout.group_of(family_of(call.group), rank)
             start = max(reached, busy.get(call.group, 0.0) if not call.is_pairwise else 0.0)
             busy[call.group] = end
@@ -139,7 +124,7 @@ def _iteration(
     end = float(track.end_s[row])
     if end - now > _SHORTEST_S:
         _own_work(recorder, "to the end of the iteration", now, end)
-    recorder.mark("user_annotation", f"ProfilerStep#{number[1]}", begin, end - 2e-6)
+    recorder.mark("user_annotation", f"ProfilerStep#{_FIRST_STEP + number}", begin, end - 2e-6)
 
 
 def _own_work(recorder: _Recorder, name: str, begin_s: float, end_s: float) -> None:

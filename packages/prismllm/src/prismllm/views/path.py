@@ -22,7 +22,6 @@ class Piece:
         what: "own work" or the operation.
         site: Of the call, or of the call that the work leads to.
         begin_s: Since the begin of the replay.
-        seconds: How long.
     """
 
     rank: int
@@ -49,16 +48,15 @@ class Shares:
 
 def shares(graph: Graph, iteration: Iteration) -> Shares:
     """Own work, exposed communication and pipeline bubbles of each rank."""
-    own, exposed, bubble = (np.zeros(graph.world) for _ in range(3))
+    own, exposed, bubble = (np.zeros(graph.job.world) for _ in range(3))
     for track in iteration.tracks:
         step = graph.job.classes[track.block.rank_class].step
         ranks = track.block.ranks
         with np.errstate(invalid="ignore"):  # of a hang what is finite counts
             inside = np.nan_to_num(track.left_s - track.at_s, posinf=0.0)
             spent = np.nan_to_num(track.end_s - track.begin_s, posinf=0.0)
-        for at, event in enumerate(step.events):
-            call = step.calls[event if event >= 0 else -1 - event]
-            (bubble if call.is_pairwise else exposed)[ranks] += inside[at]
+        for at in range(len(step.events)):
+            (bubble if step.call_at(at).is_pairwise else exposed)[ranks] += inside[at]
         own[ranks] = np.maximum(0.0, spent - inside.sum(axis=0))
     return Shares(own, exposed, bubble)
 
@@ -71,7 +69,7 @@ def critical_path(graph: Graph, iteration: Iteration) -> list[Piece]:
     place: dict[int, tuple[Track, int]] = {
         rank: (track, row) for track in iteration.tracks for row, rank in enumerate(track.block.ranks.tolist())
     }
-    ends = iteration.end_s(graph.world)
+    ends = iteration.end_s(graph.job.world)
     rank = int(np.argmax(ends))
     track, row = place[rank]
     step = graph.job.classes[track.block.rank_class].step
@@ -79,7 +77,7 @@ def critical_path(graph: Graph, iteration: Iteration) -> list[Piece]:
     at, until = len(step.events), float(track.end_s[row])
     while True:
         before = float(track.left_s[at - 1, row]) if at else float(track.begin_s[row])
-        call = step.calls[_place(step.events[min(at, len(step.events) - 1)])] if step.events else None
+        call = step.call_at(min(at, len(step.events) - 1)) if step.events else None
         if until - before > _SAME_S:
             pieces.append(Piece(rank, "own work", call.site if call else "", before, until - before))
         if at == 0:
@@ -94,9 +92,8 @@ def critical_path(graph: Graph, iteration: Iteration) -> list[Piece]:
         here = step.calls[-1 - event]
         begun = float(iteration.done_s[operation] - iteration.cost_s[operation])
         while graph.before[operation] >= 0 and begun - float(iteration.ready_s[operation]) > _SAME_S:
-            pieces.append(
-                Piece(rank, here.op, here.site, begun, float(iteration.cost_s[operation]))
-            )  # queued behind another
+            # Queued behind another call.
+            pieces.append(Piece(rank, here.op, here.site, begun, float(iteration.cost_s[operation])))
             operation = int(graph.before[operation])
             begun = float(iteration.done_s[operation] - iteration.cost_s[operation])
         track, row, at = _last_to_come(iteration, operation)
@@ -106,29 +103,14 @@ def critical_path(graph: Graph, iteration: Iteration) -> list[Piece]:
         until = float(track.at_s[at, row])
 
 
-def _place(event: int) -> int:
-    return event if event >= 0 else -1 - event
-
-
 def _last_to_come(iteration: Iteration, operation: int) -> tuple[Track, int, int]:
     """Track, row and event of the launch that completed an operation."""
-    best: tuple[float, Track, int, int] | None = None
+    found: list[tuple[float, Track, int, int]] = []
     for track in iteration.tracks:
-        launches = [
-            at
-            for at, operations in enumerate(track.block.operations)
-            if operations.min() <= operation <= operations.max()
-        ]
-        if not launches:
-            continue
-        for place in launches:
-            rows = np.flatnonzero(track.block.operations[place] == operation)
-            if len(rows):
-                event = track.launches[place]
-                row = int(rows[np.argmax(track.at_s[event, rows])])
-                reached = float(track.at_s[event, row])
-                if best is None or reached > best[0]:
-                    best = reached, track, row, event
-    if best is None:  # pragma: no cover - every operation is launched
-        raise AssertionError(f"nobody launches operation {operation}")
-    return best[1], best[2], best[3]
+        for place, operations in enumerate(track.block.operations):
+            if operations.min() <= operation <= operations.max():
+                event, rows = track.launches[place], np.flatnonzero(operations == operation)
+                if len(rows):
+                    row = int(rows[np.argmax(track.at_s[event, rows])])
+                    found.append((float(track.at_s[event, row]), track, row, event))
+    return max(found, key=lambda one: one[0])[1:]

@@ -19,7 +19,6 @@ class Bar(NamedTuple):
     """A stretch of a rank's time.
 
     Attributes:
-        rank: Whose.
         kind: "own work", "collective" or "message".
         name: Operation and place.
         begin_s: Seconds since the begin of the replay.
@@ -43,8 +42,8 @@ def bars(graph: Graph, iteration: Iteration, ranks: Sequence[int]) -> list[Bar]:
             if rank not in wanted:
                 continue
             now = float(track.begin_s[row])
-            for at, event in enumerate(step.events):
-                call = step.calls[event if event >= 0 else -1 - event]
+            for at in range(len(step.events)):
+                call = step.call_at(at)
                 reached, left = float(track.at_s[at, row]), float(track.left_s[at, row])
                 found.append(Bar(rank, "own work", f"before {call.op} at {call.site}", now, reached))
                 found.append(Bar(rank, "message" if call.is_pairwise else "collective", f"{call.op} at {call.site}",
