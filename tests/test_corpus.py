@@ -16,9 +16,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from corpus_entry import ENTRIES, entry_files, read_entry, write_entry  # noqa: E402
 from corpus_judge import baselines, figures, judged  # noqa: E402
 from corpus_judge import verdict_of as judge  # noqa: E402
-from eroica.model.verdict import (  # noqa: E402
-    Verdict,
-)
+from eroica.model.verdict import Verdict  # noqa: E402
 from eroica.model.words import milliseconds  # noqa: E402
 from eroica.report.text import build_why, draw, render_verdict  # noqa: E402
 from eroica.views.material import Material  # noqa: E402
@@ -46,6 +44,12 @@ def test_an_entry_is_judged_alike_twice_and_after_it_was_written_anew(tmp_path: 
     first, second = ([{**line, "seconds": 0.0} for line in judged(one)] for one in (path, again))
     assert first and first == second
     assert figures(first)["windows"] == len(first)
+
+
+@pytest.mark.parametrize("job", ["server_ledger", "nightly_index", "herbarium_scans", "clip_growth", "sorted_letters"])
+def test_jobs_of_newcomers_are_judged_rightly(job: str) -> None:
+    lines = list(judged(ROOT / "benchmarks" / "exam_newcomers" / "windows" / f"newcomers-{job}-0.msgpack.xz"))
+    assert lines and all(line["marks"]["right"] for line in lines), [line["summary"] for line in lines]
 
 
 def test_the_example_of_the_page_runs_without_our_code(

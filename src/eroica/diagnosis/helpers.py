@@ -134,19 +134,23 @@ def _crowd(view: View, past: Fleet, kind: _Kind, lost_us: float) -> Block | None
     carried_us = 0.0
     if not fleet.has_accelerator:
         carried_us = max(float(fleet.wait_us.min(axis=0).mean() - past.wait_us.min(axis=0).mean()), 0.0)
-    crowd: list[int] = []
+    crowd, rise_W = list[int](), np.nan_to_num(queued_W)
     for here in view.homes.values():
         cores, busy = cores_of_host(fleet.patterns[at] for at in here)
-        taken_us, queued_us = float(np.nansum(taken_W[here])), float(np.nan_to_num(queued_W[here]).mean())
+        taken_us, queued_us = float(np.nansum(taken_W[here])), float(rise_W[here].mean())
         enough = busy >= FULL and taken_us >= OF_LOSS * lost_us * cores
         enough &= queued_us + carried_us >= _LEAST_QUEUED * lost_us
         enough &= float(sampled_W[here].sum()) >= _LEAST_SAMPLED * taken_us
         if enough:
-            cores_H = [listed_cores(fleet.patterns[at].setup.get("affinity", "")) for at in here]
-            is_apart = all(cores_H) and sum(map(len, cores_H)) == len(frozenset().union(*cores_H))
-            least_us = HALF * float(np.nan_to_num(queued_W[here]).max()) if is_apart else -np.inf
-            crowd += [at for at in here if np.nan_to_num(queued_W[at]) >= least_us]
+            least_us = HALF * rise_W[here].max() if _are_bound_apart(fleet, here) else -np.inf
+            crowd += [at for at in here if rise_W[at] >= least_us]
     return _block(view, kind, sorted(crowd), lost_us, taken_W, queued_W) if crowd else None
+
+
+def _are_bound_apart(fleet: Fleet, here: Sequence[int]) -> bool:
+    """Return True if each worker of a host may only run on cores that no other one may run on."""
+    bound = [listed_cores(fleet.patterns[at].setup.get("affinity", "")) for at in here]
+    return all(bound) and sum(map(len, bound)) == len(frozenset().union(*bound))
 
 
 def _rows(fleet: Fleet, kind: _Kind) -> list[int]:

@@ -166,11 +166,8 @@ class View:
         In a job that got slower, it also counts by how much less a worker's waiting has risen: a server that waits as
         long for its clients as these wait for it is late, too.
         """
-        less_W = np.nan_to_num(self.fleet.usual(self.wait_us) - self.wait_us)
-        if not self.is_slow:
-            return np.asarray(less_W)
-        rise_W = np.nan_to_num(self.wait_rise_us)
-        return np.fmax(less_W, np.nan_to_num(self.fleet.usual(rise_W) - rise_W))
+        waits_W = self.wait_us, *([np.nan_to_num(self.wait_rise_us)] if self.is_slow else [])
+        return np.asarray(np.max([np.nan_to_num(self.fleet.usual(one_W) - one_W) for one_W in waits_W], axis=0))
 
     @cached_property
     def wait_rise_us(self) -> Floats:

@@ -103,23 +103,20 @@ def read_arrivals(fleet: Fleet) -> Arrivals:
 
     Blame is passed on to where delays began (`localize.ledger`), as far as the records tell when executions ended.
     """
-    found = _read(fleet)
-    if _CIRCLE not in found.notes or not any(kind == "recv" for _, kind in _records(fleet)):
-        return found
-    shifted = _read(fleet, shifts=True)
-    return found if shifted.replay is None else shifted
-
-
-def _records(fleet: Fleet) -> dict[tuple[str, str], dict[int, CollectiveRecord]]:
     records: dict[tuple[str, str], dict[int, CollectiveRecord]] = defaultdict(dict)
     for worker, pattern in enumerate(fleet.patterns):
         for record in pattern.collectives:
             records[record.group, record.kind][worker] = record
-    return records
+    found = _book(fleet, records, shifts=False)
+    if _CIRCLE not in found.notes or not any(kind == "recv" for _, kind in records):
+        return found
+    shifted = _book(fleet, records, shifts=True)
+    return found if shifted.replay is None else shifted
 
 
-def _read(fleet: Fleet, shifts: bool = False) -> Arrivals:
-    ledger, records = Ledger(fleet), _records(fleet)
+def _book(fleet: Fleet, records: Records, shifts: bool) -> Arrivals:
+    """Book all waiting; with `shifts`, receives may pair with the sends of the iteration before or after."""
+    ledger = Ledger(fleet)
     groups = {group.name: group.ranks for pattern in fleet.patterns for group in pattern.process_groups}
     paired: list[Paired | None] = []
     for (group, kind), owners in sorted(records.items()):
