@@ -366,7 +366,8 @@ def mixed(lines: Sequence[Line]) -> Iterator[str]:
         "benchmarks/results/mixed.jsonl --seeds 0,1`). *Right*: both "
         "are told as causes, each with its workers and a gain within a factor of two of what the job loses without the "
         "other, and no third cause is named. `link-and-collections` has six workers on three hosts, "
-        "`stage-and-compute` one pipeline of two workers; the way in which its model is cut costs 0 to 7 % beside the other fault.\n"
+        "`stage-and-compute` one pipeline of two workers; the way in which its model is cut costs 0 to 7 % beside the "
+        "other fault.\n"
     )
     rows = [
         (f"`{name}`", _words(mine), ", ".join(sorted({why for line in mine for why in line.get("wrong", [])})))
