@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
+from eroica.model.causes import CATALOG
 from eroica.model.pattern import WorkerPattern
 from eroica.model.verdict import Verdict
 from eroica.pipeline import analyze
@@ -14,6 +15,7 @@ from support import (
     FleetPlan,
     SlowCompute,
     SlowLink,
+    SlowLoader,
     SlowPython,
     Trouble,
     synthesize,
@@ -66,13 +68,34 @@ def causes(verdict: Verdict) -> list[str]:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"torch_threads": "8"},
-        {"loader_workers": "0"},
+        {"torch_threads": "8"},  # more threads make nobody slow whom they do not let wait
+        {"affinity_cores": "16"},
+        {"loader_workers": "0"},  # loading is not what is slow
+        {"env_NCCL_P2P_DISABLE": "1"},
         {"torch": "2.12.0"},
-        {"env_LD_PRELOAD": "libjemalloc.so"},
-        {"env_OMP_PROC_BIND": "true"},
+        {"torch_threads": "3"},  # a quarter fewer cores do not make it 1.8 times as slow
+        {"cpu_quota": "6"},  # more than it has threads
+        {"nice": "5"},  # nobody waits for a core
     ],
 )
+def test_a_setting_that_cannot_explain_it_leaves_the_cause_as_it_is(seed: int, changed: dict[str, str]) -> None:
+    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, lambda all_: set_up(all_, [2], **changed))
+    assert causes(verdict) == ["compute-slow"], verdict.summary
+
+
+NEUTRAL = [
+    {"env_LD_PRELOAD": "libjemalloc.so"},
+    {"env_OMP_NUM_THREADS": "8"},
+    {"env_OMP_PROC_BIND": "true"},
+    {"env_KMP_AFFINITY": "granularity=fine,compact"},
+    {"env_MALLOC_CHECK_": "0"},
+    {"env_PYTHONMALLOC": "pymalloc"},
+    {"memory_limit_gib": "8"},
+]
+
+
+@seeds
+@pytest.mark.parametrize("changed", NEUTRAL)
 def test_a_difference_of_which_nobody_knows_what_is_slower_is_told_and_not_accused(
     seed: int, changed: dict[str, str]
 ) -> None:
@@ -81,6 +104,31 @@ def test_a_difference_of_which_nobody_knows_what_is_slower_is_told_and_not_accus
     told = [one for one in verdict.findings[0].evidence if one.startswith("Settings differ there: ")]
     (name,) = changed
     assert len(told) == 1 and name.removeprefix("env_") in told[0] and "for worker 2" in told[0]
+
+
+@seeds
+def test_more_threads_than_cores_explain_it_only_where_threads_wait_for_a_core(seed: int) -> None:
+    many = lambda all_: set_up(all_, [2], torch_threads="64")  # noqa: E731
+    alone = {"per_host": 1}
+    verdict = verdict_on([SlowCompute((2,), 1.8, "none")], seed, many, **alone)
+    assert causes(verdict) == ["compute-slow"], verdict.summary
+    verdict = verdict_on([SlowCompute((2,), 1.8, "run_queue_wait")], seed, many, **alone)
+    assert causes(verdict) == ["misconfiguration"], verdict.summary
+    some = lambda all_: set_up(all_, [2], torch_threads="8")  # noqa: E731
+    verdict = verdict_on([SlowCompute((2,), 1.8, "run_queue_wait")], seed, some, **alone)
+    assert "misconfiguration" not in causes(verdict), verdict.summary
+
+
+@seeds
+def test_a_loader_without_processes_of_its_own_explains_slow_loading(seed: int) -> None:
+    verdict = verdict_on([SlowLoader((1,), 40)], seed, lambda all_: set_up(all_, [1], loader_workers="0"))
+    found = verdict.cause
+    assert found is not None and (found.cause, found.workers) == ("misconfiguration", (1,)), verdict.summary
+    assert found.function.name == "_read_block"
+    assert found.next_step.endswith(CATALOG["misconfiguration"].next_step)
+    assert "is set up differently: num_workers of its DataLoader is 0, and 4 for the peers" in verdict.summary
+    usual = verdict_on([SlowLoader((1,), 40)], seed, set_up)
+    assert causes(usual) == ["slow-data-loading"]
 
 
 @seeds

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.block import Block, Cell, Facts, Reference
+from eroica.diagnosis.block import MANY_MORE_CALLS, Block, Cell, Facts, Reference
 from eroica.diagnosis.cells import list_cells, rows_by_frame, with_caller
 from eroica.diagnosis.facts import with_facts
 from eroica.diagnosis.frames import (
@@ -71,6 +71,8 @@ _PAUSE_US, _TOGETHER = 500.0, 0.7
 _LONG_HELD = 0.2
 #: Share of the iteration by which workers, or the waiting of all, differ if it is no chance.
 LEAST_DIFFERENCE = 0.05
+#: All wait longer for their transfers only if own work makes up less than this share of the growth.
+_LITTLE_OWN = 0.3
 _Cells = dict[Cell, list[int]]
 #: An excess, µs, whose it is, and its rows.
 _Found = tuple[float, Block, tuple[int, ...]]
@@ -371,16 +373,27 @@ def _read_turns(fleet: Fleet) -> _Turns:
 def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
     """Yield collectives in which all wait longer than in the baseline window: more of them, or slower ones."""
     past = view.suspects.baseline
-    if past is None or not view.is_slow or view.workers < 2 or view.context.missing:
-        return  # they may wait for workers that did not report: `conclusion` tells
-    now_I, then_us = view.fleet.wait_us.min(axis=0), float(past.wait_us.min(axis=0).mean())
-    excess_us = float(now_I.mean()) - then_us
-    strength = excess_us / max(float(mean_error(now_I[None])[0]), 1e-9)
-    if not rows or excess_us < max(LEAST_DIFFERENCE * view.iteration_us, HALF * then_us) or strength < SURE:
+    if past is None or not rows or not view.is_slow or view.workers < 2:
         return
     heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))
     name = view.fleet.keys[heaviest].name
     calls, before = _calls(view.fleet, name), _calls(past, name)
+    own_us = float(
+        np.nanmax(view.fleet.busy_us.mean(axis=1) - view.suspects.then(lambda one: one.busy_us.mean(axis=1)))
+    )
+    is_own = own_us > _LITTLE_OWN * (view.iteration_us - past.mean_iteration_us)
+    if calls >= MANY_MORE_CALLS * max(before, 1.0) and not is_own:
+        now_I, then_us = view.fleet.wait_us.mean(axis=0), float(past.wait_us.mean())
+    elif view.context.missing:
+        return  # they may wait for workers that did not report: `conclusion` tells
+    else:  # what even the last to arrive spends there
+        waited_WI = view.suspects.arrivals.waited_us
+        now_I = np.maximum(view.fleet.wait_us - waited_WI, 0.0).min(axis=0)
+        then_us = float(past.wait_us.min(axis=0).mean())
+    excess_us = float(now_I.mean()) - then_us
+    strength = excess_us / max(float(mean_error(now_I[None])[0]), 1e-9)
+    if excess_us < max(LEAST_DIFFERENCE * view.iteration_us, HALF * then_us) or strength < SURE:
+        return
     yield Block(
         cell="collectives",
         rows=tuple(rows),

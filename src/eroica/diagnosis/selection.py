@@ -251,6 +251,7 @@ def is_same_time(block: Block, other: Cause) -> bool:
         return set(block.workers) == set(one.workers)
     kind = one.culprit.kind if one.culprit is not None else ""
     explains = one.cell == "process" or kind in ("helpers", "thread") or other.cause == "cpu-contention"
+    explains |= other.cause == "compute-slow" and block.cell in ("python", "launches", "memory", "collections")
     within = not block.workers or not one.workers or set(block.workers) <= set(one.workers)
     return (explains and within) or not set(block.rows).isdisjoint(one.rows)
 
