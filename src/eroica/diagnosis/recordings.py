@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Cell, Culprit
-from eroica.diagnosis.frames import HALF, MOST, NOTHING, Focus, focus_on_row
+from eroica.diagnosis.frames import HALF, MOST, NOTHING, Focus, focus_on_row, is_own_frame, split_frame
 from eroica.diagnosis.outliers import time_above
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import format_ms, name_workers
+from eroica.diagnosis.words import format_ms, name_workers, short_name, verb
 from eroica.localize.blame import BEYOND_CHANCE
 from eroica.localize.excess import SURE, UNKNOWN_NOISE, mean_error
 from eroica.localize.matching import Chain, began_late, blame_of, chain_executions, held_up, without
@@ -59,9 +59,24 @@ def find_idle_devices(view: View) -> Iterator[Block]:
         return
     members = np.flatnonzero(late_W).tolist()
     time_R = view.fleet.critical_us[rows][:, members].mean(axis=1)
-    focus = NOTHING
-    if rows and not view.fleet.keys[row := rows[int(np.argmax(time_R))]].name.startswith("ProfilerStep"):  # no function
+    row, mean_us = rows[int(np.argmax(time_R))] if rows else -1, float(host_WI[late_W].mean())
+    focus, where = NOTHING, "the host outside any recorded operator"
+    if row >= 0 and not view.fleet.keys[row].name.startswith("ProfilerStep"):  # around an iteration, and no function
         focus = focus_on_row(view.fleet.keys, row, float(time_R.max() / max(float(time_R.sum()), 1e-9)))
+        where = short_name(focus.name)
+    who, inside = name_workers([view.fleet.ranks[at] for at in members]), _launched_from(view, members)
+    share = percent(mean_us / max(view.iteration_us, 1e-9))
+    culprit = Culprit(
+        kind="late",
+        subject=f"The device{'s' if len(members) > 1 else ''} of {who} {verb(members, 'waits', 'wait')} for the host "
+        f"{format_ms(mean_us)} of each {view.now_text} iteration, most of all in {where}{inside}",
+        evidence=(
+            f"The device has no work for {share} of the iteration, at most {percent(view.settings.expected_host)} is "
+            "expected.",
+            "Profiling itself slows the host: without it the gaps are somewhat shorter.",
+        ),
+        doubt=0.8,
+    )
     yield Block(
         cell="launches",
         rows=tuple(rows),
@@ -70,10 +85,21 @@ def find_idle_devices(view: View) -> Iterator[Block]:
         scope="all",
         reference="expectation",
         removed_us=time_above(host_WI, np.full(view.workers, allowed), late_W),
-        mean_us=float(host_WI[late_W].mean()),
+        mean_us=mean_us,
         reference_us=allowed,
         strength=float(np.median(strength_W[late_W])),
+        culprit=culprit,
     )
+
+
+def _launched_from(view: View, members: list[int]) -> str:
+    """Name the user's deepest function in the stack that ran longest; "" where no Python was recorded."""
+    total_F = view.fleet.total_us[:, members].mean(axis=1)
+    python = [at for at, key in enumerate(view.fleet.keys) if key.kind == "python" and key.thread in _HOST_THREADS]
+    if not python:
+        return ""
+    stack = view.fleet.keys[max(python, key=lambda at: float(total_F[at]))].stack
+    return next((f", inside {split_frame(entry).label}" for entry in reversed(stack) if is_own_frame(entry)), "")
 
 
 def believed_strength(view: View, block: Block) -> float:

@@ -95,7 +95,8 @@ def _absent(scene: Scene, waiting: Waiting, ranks: list[int]) -> Origin:
     missed = {rank: _missed(scene, waiting, rank) for rank in ranks}
     first = missed[ranks[0]][0]
     numbers = {meetings[0].sequence for meetings in missed.values()}
-    which = f" number {numbers.pop()}" if len(numbers) == 1 else ""
+    which = f"entered {first.name} number {numbers.pop()}" if len(numbers) == 1 else f"entered {first.name}"
+    which = f"answered {first.name}" if first.is_pair else which
     evidence = []
     for rank in ranks[:MOST_SENTENCES]:
         evidence += [_missed_sentence(rank, meeting) for meeting in missed[rank][:2]]
@@ -105,8 +106,7 @@ def _absent(scene: Scene, waiting: Waiting, ranks: list[int]) -> Origin:
         cause="unknown",
         ranks=tuple(ranks),
         function=FindingFunction(name=first.name, kind="collective"),
-        clause=f"{name_workers(ranks)} {verb(ranks, 'has', 'have')} not entered {first.name}{which} of "
-        f"{first.group.label}",
+        clause=f"{name_workers(ranks)} {verb(ranks, 'has', 'have')} not {which} of {first.group.label}",
         evidence=tuple(dict.fromkeys(evidence)),
         confidence=0.75,
         next_step=_STACKS_STEP,
@@ -125,7 +125,7 @@ def _missed_sentence(rank: int, meeting: Meeting) -> str:
     last = meeting.group.entered.get(rank)
     there = f"{name_workers(meeting.waiting, capital=True)} {verb(meeting.waiting, 'waits', 'wait')} in {meeting.label}"
     if last is None:
-        return f"{there}; nothing tells whether worker {rank} has entered it."
+        return f"{there}; nothing tells whether worker {rank} has {'answered' if meeting.is_pair else 'entered'} it."
     if last >= meeting.sequence:
         return f"{there}; worker {rank} has entered it, too, but its device has not come to it."
     return f"{there}; worker {rank} has entered {f'none after number {last}' if last >= 0 else 'none of that group'}."

@@ -66,8 +66,10 @@ class _Groups:
                     key = group.name, group.description, len(group.ranks), group.ranks[0], group.ranks[-1]
                     self._ranks.setdefault(key, group.ranks)
                     own[rank, group.name] = key
-        others = {(rank, key[0]): key for key in sorted(self._ranks, reverse=True) for rank in self._ranks[key]}
-        self._key_of = others | own
+        inside = [(rank, key) for key in sorted(self._ranks, reverse=True) for rank in self._ranks[key]]
+        is_member = frozenset(inside)
+        self._key_of = {(rank, key[0]): key for rank, key in inside}
+        self._key_of |= {place: key for place, key in own.items() if (place[0], key) in is_member}
         told = ((rank, one.now.flight) for rank, one in scene.members.items() if one.now.flight is not None)
         self._mixed = {self._key_of.get((rank, name)) for rank, flight in told for name in flight.mixed}
         self.built: dict[GroupKey, Group] = {}
@@ -138,8 +140,15 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """For sentences: "gloo:all_reduce number 12 of group default_pg"."""
+        """For sentences: "gloo:all_reduce number 12 of group default_pg", "nccl:send 0->1 of group PIPELINE"."""
+        if self.is_pair:
+            return f"{clean(next(iter(self.entries.values())).name, 80)} of {self.group.label}"
         return f"{self.name} number {self.sequence} of {self.group.label}"
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether it is a send and its receive."""
+        return next(iter(self.entries.values())).is_p2p
 
     @property
     def absent(self) -> tuple[int, ...]:
