@@ -147,7 +147,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_pair(self) -> bool:
-        """Whether it is a send and its receive."""
+        """True for a send or a receive."""
         return next(iter(self.entries.values())).is_p2p
 
     @property
