@@ -12,28 +12,22 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from starlette.types import Receive
 
-from pythia.errors import BadRequest
-from pythia.records import Identifiers
+from pythia.errors import Refused
+from pythia.records import BROKEN, Identifiers
 
 #: Member of the body that holds the identifiers.
 MEMBER = "app_metadata"
-HEADERS = ("x-workflow-type-id", "x-workflow-id", "x-agent-id")
-FINAL_HEADER = "x-workflow-final"
+#: The header of each identifier.
+HEADERS = {"workflow_type_id": b"x-workflow-type-id", "workflow_id": b"x-workflow-id", "agent_id": b"x-agent-id"}
+FINAL_HEADER = b"x-workflow-final"
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-class _Metadata(msgspec.Struct):
-    workflow_type_id: str | None = None
-    workflow_id: str | None = None
-    agent_id: str | None = None
-    final: bool = False
 
 
 def members(body: bytes) -> dict[str, msgspec.Raw] | None:
     """Return the members of a JSON object with their values as they stand; None if the body is no JSON object."""
     try:
         return _members.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except BROKEN:
         return None
 
 
@@ -45,32 +39,20 @@ def find(fields: Mapping[str, msgspec.Raw], headers: Mapping[bytes, bytes]) -> I
         headers: Its headers, names in lower case.
 
     Raises:
-        BadRequest: Some identifiers are given, but not all of them, or one cannot be used.
+        Refused: Some identifiers are given, but not all of them, or one cannot be used.
     """
-    raw = fields.get(MEMBER)
-    found: dict[str, object] = {}
-    if raw is not None:
-        try:
-            metadata = msgspec.json.decode(raw, type=_Metadata)
-        except msgspec.ValidationError as error:
-            if bytes(raw)[:1] != b"{":
-                return None  # another application's member of this name
-            raise BadRequest(f"{MEMBER}: {error}") from error
-        found = {k: v for k, v in msgspec.structs.asdict(metadata).items() if v is not None and k != "final"}
-        if not found:
-            return None
-        found["final"] = metadata.final
+    if MEMBER in fields:
+        metadata = member(fields, MEMBER, dict[str, Any]) or {}  # another application may have a member of this name
+        given = {name: value for name, value in metadata.items() if value is not None}
     else:
-        names = ("workflow_type_id", "workflow_id", "agent_id")
-        given = {name: headers.get(header.encode()) for name, header in zip(names, HEADERS, strict=True)}
-        found = {name: value.decode("utf-8", "replace") for name, value in given.items() if value is not None}
-        if not found:
-            return None
-        found["final"] = headers.get(FINAL_HEADER.encode(), b"").lower() in (b"1", b"true")
+        given = {name: headers[h].decode("utf-8", "replace") for name, h in HEADERS.items() if h in headers}
+        given["final"] = headers.get(FINAL_HEADER, b"").lower() in (b"1", b"true")
+    if not given.keys() & HEADERS.keys():
+        return None
     try:
-        return msgspec.convert(found, Identifiers)
+        return msgspec.convert(given, Identifiers)
     except msgspec.ValidationError as error:
-        raise BadRequest(
+        raise Refused(
             f"identifiers: {error}; give workflow_type_id, workflow_id and agent_id, 1 to 128 printable characters each"
         ) from error
 
@@ -88,7 +70,6 @@ T = TypeVar("T")
 LOOKED_AT = 1 << 20
 #: Characters of a token until an engine's counts tell more.
 CHARS = 4.0
-BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Counts(NamedTuple):

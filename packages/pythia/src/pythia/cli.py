@@ -16,6 +16,7 @@ import msgspec
 
 from pythia.errors import BadConfig, PythiaError
 from pythia.profile import SHARED, Profiles, read_log
+from pythia.records import read_yaml
 from pythia.settings import read_settings
 from pythia.workflow import Plan, arrivals, read_workflow
 
@@ -215,7 +216,7 @@ def simulate(workflows: tuple[str, ...], names: tuple[str, ...], **options: Any)
     from pythia import simulation as sim
 
     load, seconds, replicas, seed = (options[name] for name in ("load", "seconds", "replicas", "seed"))
-    engine = sim.read_engine(options["engine"]) if options["engine"] else sim.Engine()
+    engine = read_yaml(options["engine"], sim.Engine) if options["engine"] else sim.Engine()
     mixed = mixture(workflows)
     if set(names) - set(sim.POLICIES) or load <= 0 or seconds <= 0 or replicas < 1:
         raise BadConfig(f"--policy must be among {', '.join(sim.POLICIES)}; --load, --seconds, --replicas above 0")

@@ -27,7 +27,7 @@ from yarl import URL
 from pythia import bodies, templates
 from pythia.bodies import CHARS, Answer, Counts, Disconnected, chain, member, prompt_texts, while_client_stays
 from pythia.dispatcher import Arrival, Dispatcher
-from pythia.errors import BadRequest, EngineError, PythiaError
+from pythia.errors import EngineError, PythiaError, Refused
 from pythia.metrics import Metrics
 from pythia.profile import Profiles
 from pythia.records import Job, Step
@@ -45,7 +45,7 @@ HOP_BY_HOP = {
     b"trailer", b"transfer-encoding", b"upgrade",
 }  # fmt: skip
 #: Headers of a request that are not passed on.
-DROPPED = HOP_BY_HOP | {b"content-length", b"host", *(n.encode() for n in (*bodies.HEADERS, bodies.FINAL_HEADER))}
+DROPPED = HOP_BY_HOP | {b"content-length", b"host", *bodies.HEADERS.values(), bodies.FINAL_HEADER}
 #: Headers that the HTTP client would add by itself.
 OWN_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 #: Seconds for which an idle connection to an engine is used again. Servers close idle ones after 1 s and more; a
@@ -58,14 +58,6 @@ TRIES = 3
 LONG = 1 << 16
 TICK_S = 0.5
 SAVE_S = 30.0
-
-
-class _Refused(Exception):
-    """An answer that the gateway gives itself."""
-
-    def __init__(self, status: int, message: str, kind: str, retry_s: float | None = None) -> None:
-        super().__init__(message)
-        self.status, self.kind, self.retry_s = status, kind, retry_s
 
 
 @dataclass(eq=False)
@@ -228,13 +220,10 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         try:
-            try:
-                await self._serve(scope, receive, send)
-            except BadRequest as error:
-                raise _Refused(400, str(error), "invalid_request_error") from error
+            await self._serve(scope, receive, send)
         except Disconnected:
             self.metrics.requests.labels("gone").inc()
-        except _Refused as refused:
+        except Refused as refused:
             told = {"message": str(refused), "type": refused.kind, "code": refused.status}
             body = json.dumps({"error": told}).encode()
             headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
@@ -302,7 +291,7 @@ class Gateway:
             size += len(chunks[-1])
             more = message.get("more_body", False)
         if size > most:
-            raise _Refused(413, f"the body exceeds {most:,} bytes (most_body_bytes)", "invalid_request_error")
+            raise Refused(f"the body exceeds {most:,} bytes (most_body_bytes)", 413)
         return b"".join(chunks)
 
     async def _place(self, job: Job, generating: bool) -> Replica:
@@ -311,18 +300,18 @@ class Gateway:
         if all(r.state == "sick" for r in mine) and (
             self.settings.models[job.model].launch is None or self.policy.scale == "off"
         ):
-            raise _Refused(503, f"no engine for model {job.model!r} answers; is it running?", "engine_unavailable", 2)
+            raise Refused(f"no engine for model {job.model!r} answers; is it running?", 503, "engine_unavailable", 2)
         if not generating and mine:
             return min(mine, key=lambda r: (r.state != "ready", len(r.active)))
         if len(self.scheduler.waiting) >= self.settings.most_waiting:
-            raise _Refused(503, "too many requests wait (most_waiting)", "overloaded", 5)
+            raise Refused("too many requests wait (most_waiting)", 503, "overloaded", 5)
         if job.first and self.settings.refuse_beyond_limit:
             slots = sum(r.slots for r in self.scheduler.ready(job.model))
             ahead = sum(j.first for j in self.scheduler.waiting.values() if j.model == job.model)
             waits_s = ahead * self.dispatcher.retention.step_s / slots if slots else 0.0
             if waits_s > self.settings.limit_s:
                 message = f"a first step would wait {waits_s:.0f} s, the limit is {self.settings.limit_s:g} s"
-                raise _Refused(429, message, "overloaded", waits_s - self.settings.limit_s)
+                raise Refused(message, 429, "overloaded", waits_s - self.settings.limit_s)
         future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
         self.futures[job.number] = future
         self.scheduler.submit(job)
@@ -349,13 +338,13 @@ class Gateway:
                 log.warning("replica %s cannot be reached (%s)", replica.name, type(error).__name__)
                 self.scheduler.finish(x.job)
                 if attempt == TRIES:
-                    raise _Refused(502, "the engine cannot be reached", "engine_unavailable", 2) from error
+                    raise Refused("the engine cannot be reached", 502, "engine_unavailable", 2) from error
             except TimeoutError as error:
                 message = f"the engine sent nothing for {self.settings.read_s:g} s (read_s)"
-                raise _Refused(504, message, "engine_timeout") from error
+                raise Refused(message, 504, "engine_timeout") from error
             except aiohttp.ClientError as error:
                 message = f"the engine broke the connection before it answered ({type(error).__name__})"
-                raise _Refused(502, message, "engine_error") from error
+                raise Refused(message, 502, "engine_error") from error
         return None
 
     def _request(
@@ -379,7 +368,7 @@ class Gateway:
             query = b"?" + scope["query_string"] if scope["query_string"] else b""
             url = URL(replica.url + (scope["raw_path"] + query).decode(), encoded=True)
         except ValueError as error:
-            raise BadRequest(f"the target or a header cannot be passed on ({error})") from error
+            raise Refused(f"the target or a header cannot be passed on ({error})") from error
         return self.client.request(scope["method"], url, headers=headers, data=body or None, allow_redirects=False)
 
     async def _pass(self, response: aiohttp.ClientResponse, send: Send, job: Job) -> Answer | None:

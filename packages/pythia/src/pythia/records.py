@@ -14,6 +14,8 @@ from pythia.errors import BadFile
 
 T = TypeVar("T")
 V = TypeVar("V")
+#: What msgspec raises for data that cannot be read.
+BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 #: Longest identifier that is accepted, in characters. Metrics, the page and the profile file stay bounded by it.
 LONGEST_IDENTIFIER = 128
@@ -153,10 +155,24 @@ def read_rows(path: Path, kind: type[T], what: str) -> Iterator[T]:
                 if line.strip():
                     try:
                         yield decoder.decode(line)
-                    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                        raise BadFile(path, f"is no {what} ({error})", row=row) from error
+                    except BROKEN as error:
+                        raise BadFile(f"{path}, line {row}", f"is no {what} ({error})") from error
     except OSError as error:
         raise BadFile(path, f"cannot be read ({error.strerror})") from error
+
+
+def read_yaml(path: Path, kind: type[T]) -> T:
+    """Read a YAML file of a kind.
+
+    Raises:
+        BadFile: The file cannot be read or does not fit.
+    """
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise BadFile(path, f"cannot be read ({error.strerror})") from error
+    except BROKEN as error:
+        raise BadFile(path, " ".join(str(error).split())) from error
 
 
 def remember(store: OrderedDict[T, V], key: T, value: V, most: int) -> None:

@@ -15,14 +15,12 @@ import math
 from collections import deque
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from pythia.dispatcher import Arrival, Dispatcher
-from pythia.errors import BadFile
 from pythia.profile import Profiles
 from pythia.records import Identifiers, Step
 from pythia.schedule import Replica, Scaler
@@ -55,14 +53,6 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: int = 8
     kv_tokens: int = 16_384
     start_s: float = 15.0
-
-
-def read_engine(path: Path) -> Engine:
-    """Read an engine's YAML file."""
-    try:
-        return msgspec.yaml.decode(path.read_bytes(), type=Engine)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFile(path, f"is no engine description ({' '.join(str(error).split())})") from error
 
 
 @dataclass(eq=False)

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from pythia.errors import BadFile
+from pythia.records import read_yaml
 
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=10**7)]
 Repeats = Annotated[int, msgspec.Meta(ge=0, le=1000)]
@@ -54,6 +55,11 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parallel: bool = False
     tool_s: tuple[ToolSeconds, ToolSeconds] = (0.0, 0.0)
     chance: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The roles of one repeat."""
+        return self.loop or (self.role,)
 
 
 class Workflow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,11 +118,6 @@ class Plan(msgspec.Struct, frozen=True):
         return sum(step.output for step in self.steps)
 
 
-def shipped(name: str) -> Path:
-    """Return the path of a workflow that the package ships."""
-    return Path(str(resources.files("pythia") / "workflows" / f"{name}.yaml"))
-
-
 def read_workflow(path: Path | str) -> Workflow:
     """Read a workflow's YAML file, or a shipped one by its name.
 
@@ -125,22 +126,15 @@ def read_workflow(path: Path | str) -> Workflow:
     """
     place = Path(path)
     if isinstance(path, str) and not place.suffix:
-        place = shipped(path)
-    try:
-        workflow = msgspec.yaml.decode(place.read_bytes(), type=Workflow)
-    except OSError as error:
-        raise BadFile(place, f"cannot be read ({error.strerror})") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFile(place, " ".join(str(error).split())) from error
+        place = Path(str(resources.files("pythia") / "workflows" / f"{path}.yaml"))
+    workflow = read_yaml(place, Workflow)
     for part in workflow.flow:
-        named = part.loop or (part.role,)
-        unknown = [role for role in named if role not in workflow.roles]
+        unknown = [role for role in part.order if role not in workflow.roles]
         if part.count[0] > part.count[1] or part.tool_s[0] > part.tool_s[1]:
             raise BadFile(place, f"flow: {part.count} and {part.tool_s} must each be [least, most]")
         if unknown or (part.loop and part.role):
-            raise BadFile(
-                place, f"flow: give a role of {sorted(workflow.roles)} or a loop of them, not {unknown or 'both'}"
-            )
+            known = sorted(workflow.roles)
+            raise BadFile(place, f"flow: give a role of {known} or a loop of them, not {unknown or 'both'}")
     return workflow
 
 
@@ -153,8 +147,7 @@ def draw(workflow: Workflow, name: str, arrival_s: float, rng: random.Random) ->
         count = rng.randint(*part.count)
         if rng.random() >= part.chance:
             continue
-        order = part.loop or (part.role,)
-        sequence = [[part.role] * count] if part.parallel else [[r] for _ in range(count) for r in order]
+        sequence = [[part.role] * count] if part.parallel else [[role] for role in part.order * count]
         for roles in filter(None, sequence):
             before = sum(step.output for step in stages[-1]) if stages else 0
             stages.append(tuple(_step(workflow.roles[role], role, said, before, factor, part, rng) for role in roles))
