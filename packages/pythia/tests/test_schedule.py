@@ -9,7 +9,7 @@ import pytest
 from pythia.dispatcher import Dispatcher, Retention
 from pythia.profile import Profiles
 from pythia.records import Identifiers, Job, Step
-from pythia.schedule import Replica, Scaler, Scheduler, completion
+from pythia.schedule import Replica, Scaler, Scheduler
 from pythia.settings import REACTIVE, Launch, Model, Policy, Settings
 from pythia.settings import Replica as Described
 from pythia.simulation import POLICIES, Engine, loaded, settings_for, simulate, trained
@@ -30,7 +30,7 @@ def scheduler(
 
 
 def job(number: int, arrived: float = 0.0, **more: object) -> Job:
-    return Job(number, f"s{number}", arrived, arrived, expected=10.0, trusted=True, **({"remaining": 100.0} | more))  # type: ignore[arg-type]
+    return Job(number, f"s{number}", arrived, arrived, expected=10.0, **({"remaining": 100.0} | more))  # type: ignore[arg-type]
 
 
 def test_what_ends_sooner_goes_first_and_age_outweighs_it_in_time():
@@ -45,8 +45,10 @@ def test_what_ends_sooner_goes_first_and_age_outweighs_it_in_time():
 
 
 def test_the_completion_score_is_capped():
-    assert completion(0.0, 10.0) == completion(10.0, 10.0) == 1.0
-    assert completion(100.0, 10.0) == 0.1
+    one = scheduler()
+    one.unit = 10.0
+    assert one.score(job(1, remaining=0.0)) == one.score(job(2, remaining=10.0)) == 1.0
+    assert one.score(job(3, remaining=100.0)) == 0.1
 
 
 def test_a_first_step_near_the_limit_goes_before_everything():
@@ -82,8 +84,8 @@ def test_a_cancelled_request_is_gone_wherever_it_was():
     for number in (1, 2):
         one.submit(job(number))
     ((first, replica),) = one.take(0.0)
-    one.cancel(next(iter(one.waiting.values())))
-    one.cancel(first)
+    one.finish(next(iter(one.waiting.values())))
+    one.finish(first)
     assert not one.waiting
     assert not replica.active
     assert one.take(1.0) == []
@@ -174,7 +176,7 @@ def test_replicas_start_before_the_wave_and_drain_without_cutting():
     first = acted(10.0, 12.0, 16.0, 17.0)
     assert ("stop", "extra-started-9") in first
     assert ("stop", replica.name) not in first  # it still has a request
-    replica.release(busy)
+    scheduler.finish(busy)
     assert ("stop", replica.name) in acted(30.0, 36.0, 37.0)
     assert set(scheduler.replicas) == {"a"}
 

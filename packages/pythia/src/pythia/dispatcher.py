@@ -129,7 +129,6 @@ class Dispatcher:
             next(self._numbers), run.key, now, run.started_s, prompt, bound,
             expected=prediction.expected,
             remaining=prediction.remaining if prediction.trusted else self.usual_run,
-            trusted=prediction.trusted,
             first=place == 0 and (not prediction.on_path or prediction.steps > SEVERAL),
             attained=run.attained, model=model, role_group=role_group, group=f"{role_group}\0{run.key}",
             alpha=alpha if prediction.bound is not None and bound == prediction.bound else 0.0,
@@ -204,7 +203,7 @@ class Dispatcher:
             step: The completed request; None if it failed or was cancelled.
             now: Present time in seconds.
         """
-        self.scheduler.cancel(arrival.job)
+        self.scheduler.finish(arrival.job)
         if step is not None and arrival.job.dispatched >= 0:
             self.retention.step_s += 0.02 * (now - arrival.job.dispatched - self.retention.step_s)
         changed = self.retention.want(arrival.run.key, {} if arrival.run.final else self.wanted(arrival))

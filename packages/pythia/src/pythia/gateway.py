@@ -269,7 +269,7 @@ class Gateway:
             if arrival is not None:
                 self._depart(arrival, step)
             else:
-                self.scheduler.cancel(job)
+                self.scheduler.finish(job)
             self.futures.pop(job.number, None)
             self.pump()
 

@@ -102,7 +102,6 @@ class Job:
         bound: Upper bound of output tokens that is counted in the KV budget.
         remaining: Expected output tokens of the run from here on.
         unblock: Value of the replicas that later steps of this run would keep busy (`priority.unblock`).
-        trusted: Whether `remaining` may decide the order.
         first: Whether this is the first of several steps.
         attained: Output tokens that the run has already had (least attained service).
         truth: True remaining tokens, for the oracle of the simulator.
@@ -125,7 +124,6 @@ class Job:
     expected: float = 0.0
     remaining: float = 0.0
     unblock: float = 0.0
-    trusted: bool = False
     first: bool = False
     attained: float = 0.0
     truth: float = 0.0
