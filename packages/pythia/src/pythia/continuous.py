@@ -18,7 +18,7 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching import scheduler as schedulers
 from transformers.generation.continuous_batching.cache_allocators.cache_allocator import BlockLedger
 
-from pythia.records import remember
+from pythia.records import common, remember
 
 #: Share of free blocks below which cached blocks are evicted.
 MARGIN = 0.1
@@ -54,9 +54,8 @@ class Board:
         if role:
             before = self.last.get(role)
             if before is not None:
-                pairs = enumerate(zip(before, tokens, strict=False))
-                same = next((i for i, (a, b) in pairs if a != b), min(len(before), len(tokens)))
-                remember(self.prefix, role, tokens[:same] or self.prefix.get(role, []), MOST // 20)
+                same = tokens[: common(before, tokens)]
+                remember(self.prefix, role, same or self.prefix.get(role, []), MOST // 20)
             remember(self.last, role, tokens, MOST // 20)
 
     def set_values(self, values: dict[str, float]) -> None:

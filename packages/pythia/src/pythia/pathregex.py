@@ -130,31 +130,21 @@ def _flat(node: Node) -> tuple[Node, ...]:
 
 def accepts(node: Node, path: Sequence[str]) -> bool:
     """Return whether the whole path matches; polynomial in its length."""
-    return len(path) in _ends(node, tuple(path), 0)
+    return len(path) in _ends(node, tuple(path), {0})
 
 
-def _ends(node: Node, path: Path, start: int) -> set[int]:
-    """Return the places where a match of the node that begins at `start` may end."""
-    ends = {start} if node.low == 0 else set()
-    reached = {start}
+def _ends(node: Node, path: Path, starts: set[int]) -> set[int]:
+    """Return the places where a match of the node that begins at one of `starts` may end."""
+    reached, ends = starts, set() if node.low else starts
     for turn in range(1, node.high + 1):
-        following: set[int] = set()
-        for place in reached:
-            following |= _once(node, path, place)
+        if node.role:
+            reached = {place + 1 for place in reached if path[place : place + 1] == (node.role,)}
+        for part in node.parts:
+            reached = _ends(part, path, reached)
         if turn >= node.low:
-            if following <= ends and turn > node.low:
+            if reached <= ends:
                 break
-            ends |= following
-        reached = following
+            ends = ends | reached
         if not reached:
             break
     return ends
-
-
-def _once(node: Node, path: Path, place: int) -> set[int]:
-    if node.role:
-        return {place + 1} if place < len(path) and path[place] == node.role else set()
-    reached = {place}
-    for part in node.parts:
-        reached = set().union(*(_ends(part, path, at) for at in reached)) if reached else set()
-    return reached

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -171,6 +171,12 @@ def read_yaml(path: Path, kind: type[T]) -> T:
         raise BadFile(path, f"cannot be read ({error.strerror})") from error
     except BROKEN as error:
         raise BadFile(path, " ".join(str(error).split())) from error
+
+
+def common(one: Sequence[T], other: Sequence[T]) -> int:
+    """Return how many items two sequences have in common at their beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def remember(store: OrderedDict[T, V], key: T, value: V, most: int) -> None:
