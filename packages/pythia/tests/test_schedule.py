@@ -12,7 +12,7 @@ from pythia.records import Identifiers, Job, Step
 from pythia.schedule import Replica, Scaler, Scheduler
 from pythia.settings import REACTIVE, Launch, Model, Policy, Settings
 from pythia.settings import Replica as Described
-from pythia.simulation import POLICIES, Engine, loaded, settings_for, simulate, trained
+from pythia.simulation import POLICIES, Engine, loaded, simulate, trained
 from pythia.workflow import arrivals, read_workflow
 
 SETTINGS = Settings({"": Model([Described("http://x", 4, 1000)])})
@@ -235,16 +235,15 @@ def test_start_up_time_is_hidden_by_starting_before_the_wave():
     waits = {}
     for scale in ("reactive", "pythia"):
         policy = Policy(scale=scale)  # type: ignore[arg-type]
-        settings = settings_for(
-            policy, Engine(start_s=4.0), {"small": 2, "big": 2}, cool_s=2.0, keep_alive_s=2.0, horizon=6
-        )
         result = simulate(
             plans,
             policy,
             Engine(start_s=4.0),
             profiles=profiles.copy(),
             models={"small": 2, "big": 2},
-            settings=settings,
+            cool_s=2.0,
+            keep_alive_s=2.0,
+            horizon=6,
         )
         waits[scale] = sum(result.waits_s) / len(result.waits_s)
     assert waits["pythia"] < waits["reactive"]

@@ -192,13 +192,13 @@ def _drive(plans: list[Plan], url: str, model: str, key: str) -> None:
     from pythia.agents import drive
 
     outcome = asyncio.run(drive(plans, url.rstrip("/"), model, key=key))
-    times = f"completion mean {outcome.mean_s:.2f} s, P95 {outcome.quantile(0.95):.2f} s"
+    times = f"completion mean {outcome.mean_s:.2f} s, P95 {outcome.p95_s:.2f} s"
     click.echo(f"{len(outcome.jct_s)} runs, {outcome.failed} failed; {times}")
     click.echo(f"first token of later steps {outcome.later_ttft_s():.3f} s; sender late by {outcome.late_s:.3f} s")
     errors = sorted({r.error for r in outcome.records if r.error})
     for error in errors[:3]:
         click.echo(f"error: {error}", err=True)
-    if not outcome.jct_s:
+    if not outcome.jct_s.size:
         sys.exit(1)
 
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from pythia.dispatcher import Arrival, Dispatcher
 from pythia.profile import Profiles
@@ -26,9 +25,8 @@ from pythia.records import Identifiers, Step
 from pythia.schedule import Replica, Scaler
 from pythia.settings import REACTIVE, Launch, Model, Policy, Settings
 from pythia.settings import Replica as ReplicaSettings
-from pythia.workflow import Plan, PlannedStep, Workflow, arrivals, mean_work
+from pythia.workflow import Plan, PlannedStep, Times, Workflow, arrivals, mean_work
 
-Floats = NDArray[np.float64]
 #: Seconds for which `ttl` keeps a prefix after its last use.
 TTL_S = 4.0
 
@@ -266,20 +264,16 @@ class _Replica:
 
 
 @dataclass
-class Result:
+class Result(Times):
     """What happened.
 
     Attributes:
-        jct_s: Completion time per run, in order of arrival. float64 [N]
-        ttft_s: Place in the run and time to the first token, per request.
         waits_s, waits_first_s: Waits in the gateway, of all requests and of first steps of several.
         ends_s: When each request ended.
         hit, prompt: Prompt tokens found in a cache, and all.
         missed: Answers longer than their predicted bound.
     """
 
-    jct_s: Floats = field(default_factory=lambda: np.zeros(0))
-    ttft_s: list[tuple[int, float]] = field(default_factory=list)
     waits_s: list[float] = field(default_factory=list)
     waits_first_s: list[float] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
@@ -292,24 +286,9 @@ class Result:
     bounded: int = 0
 
     @property
-    def mean_s(self) -> float:
-        """Mean completion time."""
-        return float(self.jct_s.mean())
-
-    @property
-    def p95_s(self) -> float:
-        """95th percentile of the completion time."""
-        return float(np.quantile(self.jct_s, 0.95))
-
-    @property
     def hit_share(self) -> float:
         """Share of prompt tokens found in a cache."""
         return self.hit / max(self.prompt, 1)
-
-    def later_ttft_s(self) -> float:
-        """Median time to the first token of all steps but the first of a run."""
-        later = [t for place, t in self.ttft_s if place]
-        return float(np.median(later)) if later else math.nan
 
 
 class _World:
@@ -498,14 +477,6 @@ def loaded(
     return [msgspec.structs.replace(p, arrival_s=p.arrival_s * stretch) for p in plans]
 
 
-def settings_for(policy: Policy, engine: Engine, models: dict[str, int], **changes: object) -> Settings:
-    """Return settings of a simulated fleet: replicas by model."""
-    described = ReplicaSettings("http://simulated", engine.slots, engine.kv_tokens)
-    launch = Launch(["simulated"], described, most=max(models.values()))
-    base = Settings({name: Model([described] * n, launch) for name, n in models.items()}, policy=policy)
-    return msgspec.structs.replace(base, **changes)
-
-
 def simulate(
     plans: list[Plan],
     policy: Policy,
@@ -513,7 +484,7 @@ def simulate(
     *,
     profiles: Profiles | None = None,
     models: dict[str, int] | None = None,
-    settings: Settings | None = None,
+    **changes: object,
 ) -> Result:
     """Run plans through a fleet.
 
@@ -523,10 +494,13 @@ def simulate(
         engine: Each replica.
         profiles: What is known beforehand; they go on learning.
         models: Replicas by model; {"": 8} without one.
-        settings: Settings other than those of `settings_for`.
+        changes: Settings by name, where they differ from the defaults.
     """
     models = models or {"": 8}
-    world = _World(settings or settings_for(policy, engine, models), engine, profiles or Profiles())
+    described = ReplicaSettings("http://simulated", engine.slots, engine.kv_tokens)
+    launch = Launch(["simulated"], described, most=max(models.values()))
+    settings = Settings({name: Model([described], launch) for name in models}, policy=policy)
+    world = _World(msgspec.structs.replace(settings, **changes), engine, profiles or Profiles())
     for model, count in models.items():
         for i in range(count if policy.scale == "off" else 0):
             world.start(model, f"{model or 'replica'}-{i}", 0.0, ready=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from pythia.errors import BadFile
 from pythia.records import read_yaml
@@ -116,6 +120,34 @@ class Plan(msgspec.Struct, frozen=True):
     def work(self) -> int:
         """Output tokens of all steps."""
         return sum(step.output for step in self.steps)
+
+
+@dataclass
+class Times:
+    """Times of a set of runs.
+
+    Attributes:
+        jct_s: Completion time of each run, in order of arrival. float64 [N]
+        ttft_s: Per request: its place in the run, and the time to its first token.
+    """
+
+    jct_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    ttft_s: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def mean_s(self) -> float:
+        """Mean completion time; not a number without runs."""
+        return float(self.jct_s.mean()) if self.jct_s.size else math.nan
+
+    @property
+    def p95_s(self) -> float:
+        """95th percentile of the completion time; not a number without runs."""
+        return float(np.quantile(self.jct_s, 0.95)) if self.jct_s.size else math.nan
+
+    def later_ttft_s(self) -> float:
+        """Median time to the first token of all steps but the first of a run."""
+        later = [t for place, t in self.ttft_s if place]
+        return float(np.median(later)) if later else math.nan
 
 
 def read_workflow(path: Path | str) -> Workflow:
