@@ -169,6 +169,10 @@ class Gateway:
         for name in self.processes.ended({r.name for r in replicas if r.state == "starting"}):
             log.error("engine %s has ended by itself", name)
             self.scheduler.remove(name)
+        for workflow, reason in self.profiles.changes:
+            log.warning("workflow %r has changed (%s); served reactively until it is known again", workflow, reason)
+            self.metrics.changes.labels(workflow).inc()
+        self.profiles.changes.clear()
         projected = self.dispatcher.projected()
         if self.policy.scale != "off":
             for action in self.scaler.decide(self.scheduler, projected, now):
@@ -425,16 +429,10 @@ class Gateway:
 
     def _depart(self, arrival: Arrival, step: Step | None) -> None:
         now, job, prediction = self.now, arrival.job, arrival.prediction
-        changes = len(self.profiles.changes)
         self._send_values(self.dispatcher.depart(arrival, step, now), now)
-        workflow, role = self._label(arrival)
-        for changed, reason in self.profiles.changes[changes:]:
-            log.warning(
-                "workflow %r has changed (%s); it is served reactively until it is known again", changed, reason
-            )
-            self.metrics.changes.labels(workflow).inc()
         if step is None:
             return
+        workflow, role = self._label(arrival)
         self.metrics.steps.labels(workflow, role).inc()
         if prediction.bound is not None:
             self.metrics.bounds.labels(workflow).inc()
