@@ -25,7 +25,7 @@ def scheduler(
 ) -> Scheduler:
     made = Scheduler(policy or Policy(), Settings({"": Model()}, **changes))  # type: ignore[arg-type]
     for i in range(replicas):
-        made.add(Replica(f"r{i}", "", slots, kv))
+        made.replicas[f"r{i}"] = Replica(f"r{i}", "", slots, kv)
     return made
 
 
@@ -149,7 +149,7 @@ def test_replicas_start_before_the_wave_and_drain_without_cutting():
     )
     dispatcher = Dispatcher(settings, planner_profiles())
     scheduler = dispatcher.scheduler
-    scheduler.add(Replica("a", "a", 4))
+    scheduler.replicas["a"] = Replica("a", "a", 4)
     scaler = Scaler(settings)
     assert scaler.decide(scheduler, dispatcher.projected(), 0.0) == []
     arrival = dispatcher.arrive(Identifiers("w", "live", "planner"), "", "a", 10, None, 1e4)
@@ -157,7 +157,7 @@ def test_replicas_start_before_the_wave_and_drain_without_cutting():
     assert [a.kind for a in started] == ["start"]
     assert started[0].model == "b"
     replica = Replica(started[0].name, "b", 4)
-    scheduler.add(replica)
+    scheduler.replicas[replica.name] = replica
     dispatcher.depart(arrival, Step("w", "live", "planner", 1e4, 20, 10, 1.0, "a", final=True), 1e4 + 1)
     busy = Job(99, "s", 0.0, 0.0, model="b")
     replica.admit(busy)
@@ -170,7 +170,7 @@ def test_replicas_start_before_the_wave_and_drain_without_cutting():
             for action in scaler.decide(scheduler, {}, at):
                 found.append((action.kind, action.name))
                 if action.kind == "stop":
-                    scheduler.remove(action.name)
+                    del scheduler.replicas[action.name]
         return found
 
     first = acted(10.0, 12.0, 16.0, 17.0)

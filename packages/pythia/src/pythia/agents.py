@@ -30,14 +30,12 @@ class Record(msgspec.Struct, frozen=True):
         error: What went wrong; empty if nothing did.
     """
 
-    workflow_type: str
     run: str
     role: str
     place: int
     sent: float
     first: float
     ended: float
-    prompt_tokens: int
     output_tokens: int
     error: str = ""
 
@@ -134,9 +132,8 @@ class _Agents:
                     first = first or (self.now if pieces else 0.0)
         except (httpx.HTTPError, ValueError) as problem:
             error = f"{type(problem).__name__}: {problem}"
-        ended, prompt = self.now, sum(len(m["content"]) + 1 for m in sent)
-        names = metadata["workflow_type_id"], metadata["workflow_id"], step.role
-        self.records.append(Record(*names, place, began, first or ended, ended, prompt, len(pieces), error))
+        run, ended = metadata["workflow_id"], self.now
+        self.records.append(Record(run, step.role, place, began, first or ended, ended, len(pieces), error))
         if error:
             return None
         await asyncio.sleep(step.tool_s)

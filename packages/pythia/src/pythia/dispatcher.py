@@ -75,7 +75,6 @@ class Arrival:
     """A request with identifiers that the gateway is serving."""
 
     ids: Identifiers
-    tenant: str
     run: Run
     place: int
     prediction: Prediction
@@ -131,7 +130,7 @@ class Dispatcher:
         if prediction.trusted and profile is not None and self.settings.w_unblock:
             job.unblock = self._unblock(profile, run, ids.agent_id, model)
         self.retention.use(role_group, now)
-        return Arrival(ids, tenant, run, place, prediction, job)
+        return Arrival(ids, run, place, prediction, job)
 
     def _bound(self, predicted: int | None, most: int | None) -> int:
         """Return the output bound that is counted: the predicted one, `max_tokens`, or what is assumed."""

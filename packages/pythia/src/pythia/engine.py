@@ -18,13 +18,13 @@ from starlette.routing import Route
 
 from pythia import continuous
 from pythia.bodies import Disconnected, while_client_stays
-from pythia.errors import MissingExtra
+from pythia.errors import EngineError
 
 try:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 except ImportError as error:
-    raise MissingExtra("the engine needs torch and transformers: pip install 'pythia[engine]'") from error
+    raise EngineError("the engine needs torch and transformers: pip install 'pythia[engine]'") from error
 
 #: Priority of a predicted prefix: behind every request.
 LAST = 1 << 30

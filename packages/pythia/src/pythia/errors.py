@@ -38,7 +38,3 @@ class Refused(PythiaError):
 
 class EngineError(PythiaError, RuntimeError):
     """An engine that cannot be started or reached."""
-
-
-class MissingExtra(PythiaError, ImportError):
-    """An optional dependency that is not installed."""

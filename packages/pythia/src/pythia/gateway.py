@@ -11,6 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from yarl import URL
 
-from pythia import bodies, templates
+from pythia import bodies
 from pythia.bodies import CHARS, Answer, Counts, Disconnected, chain, member, prompt_texts, while_client_stays
 from pythia.dispatcher import Arrival, Dispatcher
 from pythia.errors import EngineError, PythiaError, Refused
@@ -35,6 +36,7 @@ from pythia.replicas import Processes, hints, probe
 from pythia.schedule import Action, Replica, Scaler, Scheduler
 from pythia.settings import REACTIVE, Policy, Settings
 from pythia.settings import Replica as ReplicaSettings
+from pythia.templates import Pieces, pieces
 
 log = logging.getLogger("pythia")
 #: Paths whose requests are scheduled; everything else goes straight to a replica.
@@ -100,7 +102,7 @@ class Gateway:
 
     def _add(self, name: str, model: str, described: ReplicaSettings, state: str = "ready") -> Replica:
         replica = Replica(name, model, described.slots, described.kv_tokens, described.kind, state, url=name)
-        self.scheduler.add(replica)
+        self.scheduler.replicas[name] = replica
         return replica
 
     @property
@@ -168,7 +170,7 @@ class Gateway:
         self.spawn(probe(replicas, self.client))
         for name in self.processes.ended({r.name for r in replicas if r.state == "starting"}):
             log.error("engine %s has ended by itself", name)
-            self.scheduler.remove(name)
+            self.scheduler.replicas.pop(name, None)
         for workflow, reason in self.profiles.changes:
             log.warning("workflow %r has changed (%s); served reactively until it is known again", workflow, reason)
             self.metrics.changes.labels(workflow).inc()
@@ -188,7 +190,7 @@ class Gateway:
         if action.kind == "start":
             self.spawn(self._start(action))
         elif action.kind == "stop":
-            self.scheduler.remove(action.name)
+            self.scheduler.replicas.pop(action.name, None)
             self.spawn(self.processes.stop(action.name))
 
     async def _start(self, action: Action) -> None:
@@ -200,7 +202,7 @@ class Gateway:
         except EngineError as error:
             log.error("%s", error)
             await asyncio.sleep(5.0)  # not at once again
-            self.scheduler.remove(action.name)
+            self.scheduler.replicas.pop(action.name, None)
             return
         replica.state = "ready"
         self.pump()
@@ -351,9 +353,7 @@ class Gateway:
                 raise Refused(message, 502, "engine_error") from error
         return None
 
-    def _request(
-        self, x: _Exchange, replica: Replica
-    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    def _request(self, x: _Exchange, replica: Replica) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         body, scope = x.body, x.scope
         if x.fields and x.arrival is not None:
             add: dict[str, object] = {}
@@ -416,16 +416,14 @@ class Gateway:
         ids = arrival.ids
         return Step(
             ids.workflow_type_id, ids.workflow_id, ids.agent_id, round(job.arrived, 6), counts.output, prompt,
-            round(self.now - job.arrived, 6), job.model, arrival.tenant, ids.final, *found,
+            round(self.now - job.arrived, 6), job.model, arrival.run.type_key[0], ids.final, *found,
         )  # fmt: skip
 
-    def _look(
-        self, answer: Answer, fields: dict[str, msgspec.Raw]
-    ) -> tuple[Counts, templates.Pieces, templates.Pieces]:
+    def _look(self, answer: Answer, fields: dict[str, msgspec.Raw]) -> tuple[Counts, Pieces, Pieces]:
         """Count an answer, and hash its lines and those of the prompt in `fields`."""
         counts, salt = answer.read(), self.profiles.salt
         said = [counts.text] if fields else []
-        return counts, templates.pieces(prompt_texts(fields), salt), templates.pieces(said, salt)
+        return counts, pieces(prompt_texts(fields), salt), pieces(said, salt)
 
     def _depart(self, arrival: Arrival, step: Step | None) -> None:
         now, job, prediction = self.now, arrival.job, arrival.prediction

@@ -42,14 +42,6 @@ class Node:
         return f"({inner}){count}" if count else inner
 
 
-EMPTY = Node(1, 1)
-
-
-def learn(paths: Sequence[Path]) -> Node:
-    """Return a bounded expression that accepts all given paths."""
-    return _sequence([tuple(p) for p in paths])
-
-
 def above_cut(paths: Mapping[Path, int], cut: float, most_lost: float) -> list[Path]:
     """Return the paths that use no rare step, as long as few runs are lost by that.
 
@@ -81,8 +73,8 @@ def above_cut(paths: Mapping[Path, int], cut: float, most_lost: float) -> list[P
     return sorted(kept)
 
 
-def _sequence(paths: list[Path]) -> Node:
-    """Learn paths whose groups follow each other."""
+def learn(paths: Sequence[Path]) -> Node:
+    """Return a bounded expression that accepts all given paths: their groups one after the other."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     for path in sorted(set(paths)):
         graph.add_nodes_from(path)
@@ -114,14 +106,13 @@ def _group(cut: list[Path], members: set[str]) -> Node:
         loops.append(len(places))
         for start, end in zip(places, [*places[1:], len(segment)], strict=False):
             bodies.append(segment[start + 1 : end])
-    body = _sequence(bodies) if any(bodies) else EMPTY
-    inner = (Node(1, 1, role=head), *_flat(body))
+    inner = (Node(1, 1, role=head), *(_flat(learn(bodies)) if any(bodies) else ()))
     low, high = min(loops), max(loops)
     loop = Node(low, high, parts=inner) if len(inner) > 1 else Node(low, high, role=head)
-    parts = (*_flat(_sequence(before)), loop) if any(before) else (loop,)
-    if not missing:
-        return Node(1, 1, parts=parts) if len(parts) > 1 else loop
-    return Node(0, 1, parts=parts) if len(parts) > 1 or loop.low != 0 else loop
+    parts = (*_flat(learn(before)), loop) if any(before) else (loop,)
+    if len(parts) == 1 and not (missing and low):
+        return loop
+    return Node(0 if missing else 1, 1, parts=parts)
 
 
 def _flat(node: Node) -> tuple[Node, ...]:

@@ -95,6 +95,7 @@ class Scheduler:
     """Queues and replicas.
 
     Attributes:
+        replicas: By name. Requests of one that is removed count no longer.
         unit: Output tokens of a usual request, the unit of distance.
         worst_wait: Longest wait of a first step of several.
     """
@@ -132,14 +133,6 @@ class Scheduler:
         """
         completion = min(1.0, self.unit / max(job.remaining, 1.0))
         return self.settings.w_completion * completion + self.settings.w_unblock * job.unblock
-
-    def add(self, replica: Replica) -> None:
-        """Add a replica."""
-        self.replicas[replica.name] = replica
-
-    def remove(self, name: str) -> None:
-        """Remove a replica; requests that it still has count no longer."""
-        self.replicas.pop(name, None)
 
     def submit(self, job: Job) -> None:
         """Put a request into its queue."""

@@ -315,7 +315,7 @@ class _World:
         """Start a replica."""
         e = self.engine
         replica = Replica(name, model, e.slots, e.kv_tokens, "pythia", "ready" if ready else "starting")
-        self.scheduler.add(replica)
+        self.scheduler.replicas[name] = replica
         self.replicas[name] = _Replica(e, self)
         if not ready:
             self.push(now + e.start_s, lambda _: setattr(replica, "state", "ready"))
@@ -329,7 +329,7 @@ class _World:
                 if action.kind == "start":
                     self.start(action.model, action.name, now, ready=False)
                 elif action.kind == "stop":
-                    self.scheduler.remove(action.name)
+                    del self.scheduler.replicas[action.name]
         if len(self.ends) < runs:
             self.push(now + 1.0, lambda t: self.tick(t, runs))
 

@@ -170,7 +170,7 @@ def read_workflow(path: Path | str) -> Workflow:
     return workflow
 
 
-def draw(workflow: Workflow, name: str, arrival_s: float, rng: random.Random) -> Plan:
+def draw(workflow: Workflow, run: str, arrival_s: float, rng: random.Random) -> Plan:
     """Draw one run."""
     factor = rng.lognormvariate(0.0, workflow.spread) if workflow.spread else 1.0
     said: dict[str, int] = {}
@@ -182,19 +182,17 @@ def draw(workflow: Workflow, name: str, arrival_s: float, rng: random.Random) ->
         sequence = [[part.role] * count] if part.parallel else [[role] for role in part.order * count]
         for roles in filter(None, sequence):
             before = sum(step.output for step in stages[-1]) if stages else 0
-            stages.append(tuple(_step(workflow.roles[role], role, said, before, factor, part, rng) for role in roles))
+            steps = []
+            for name in roles:
+                role = workflow.roles[name]
+                output = max(1, round(role.output * factor * rng.lognormvariate(0.0, role.sigma)))
+                history, new = said.get(name, 0), role.input + min(role.reads, before)
+                tool_s = rng.uniform(*part.tool_s)
+                steps.append(PlannedStep(name, role.prefix, history, new, output, tool_s, role.model))
+            stages.append(tuple(steps))
             if not part.parallel:
-                (step,) = stages[-1]
-                said[step.role] = step.history + step.new + step.output
-    return Plan(workflow.name, name, arrival_s, tuple(stages))
-
-
-def _step(
-    role: Role, name: str, said: dict[str, int], before: int, factor: float, part: Part, rng: random.Random
-) -> PlannedStep:
-    output = max(1, round(role.output * factor * rng.lognormvariate(0.0, role.sigma)))
-    new = role.input + min(role.reads, before)
-    return PlannedStep(name, role.prefix, said.get(name, 0), new, output, rng.uniform(*part.tool_s), role.model)
+                said[name] = history + new + output
+    return Plan(workflow.name, run, arrival_s, tuple(stages))
 
 
 def arrivals(workflows: list[tuple[Workflow, float]], rate: float, seconds: float, seed: int) -> list[Plan]:
