@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from pythia.errors import Refused
@@ -179,13 +180,9 @@ def chain(body: bytes) -> tuple[int, ...]:
     return tuple(found)
 
 
-class Disconnected(Exception):  # an event, not an error
-    """The client has gone."""
-
-
 @contextlib.asynccontextmanager
 async def while_client_stays(receive: Receive) -> AsyncIterator[None]:
-    """Cancel what runs inside and raise `Disconnected` once the client has gone.
+    """Cancel what runs inside and raise `ClientDisconnect` once the client has gone.
 
     Args:
         receive: The ASGI channel of a request whose body has been read.
@@ -209,7 +206,7 @@ async def while_client_stays(receive: Receive) -> AsyncIterator[None]:
         if not gone:
             raise
         task.uncancel()
-        raise Disconnected from None
+        raise ClientDisconnect from None
     finally:
         inside = False
         watching.cancel()

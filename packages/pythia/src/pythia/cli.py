@@ -162,13 +162,12 @@ def run(workflows: tuple[str, ...], rate: float, seconds: float, seed: int, **se
 
 @main.command()
 @click.argument("recording", type=click.Path(path_type=Path))
-@click.option("--sessions", type=int, help="Only the first so many.")
 @_sending
-def replay(recording: Path, sessions: int | None, **sending: Any) -> None:
+def replay(recording: Path, **sending: Any) -> None:
     """Replay a RECORDING: TraceLab rounds (JSONL), or a log that `pythia serve` wrote."""
     from pythia.recorded import read_recording
 
-    _drive(read_recording(recording)[:sessions], **sending)
+    _drive(read_recording(recording), **sending)
 
 
 def mixture(names: tuple[str, ...]) -> list[tuple[Any, float]]:
@@ -211,22 +210,24 @@ def _drive(plans: list[Plan], url: str, model: str, key: str) -> None:
 @click.option("--policy", "names", multiple=True, help="Policies to compare; default all.")
 @click.option("--train", type=int, default=400, show_default=True, help="Runs that the profiles have seen before.")
 @click.option("--seed", default=0, show_default=True)
-def simulate(workflows: tuple[str, ...], names: tuple[str, ...], **options: Any) -> None:
+def simulate(
+    workflows: tuple[str, ...], names: tuple[str, ...], load: float, seconds: float, replicas: int, engine: Path | None,
+    train: int, seed: int,
+) -> None:  # fmt: skip
     """Compare policies on a simulated fleet."""
     from pythia import simulation as sim
 
-    load, seconds, replicas, seed = (options[name] for name in ("load", "seconds", "replicas", "seed"))
-    engine = read_yaml(options["engine"], sim.Engine) if options["engine"] else sim.Engine()
+    speed = read_yaml(engine, sim.Engine) if engine else sim.Engine()
     mixed = mixture(workflows)
     if set(names) - set(sim.POLICIES) or load <= 0 or seconds <= 0 or replicas < 1:
         raise BadConfig(f"--policy must be among {', '.join(sim.POLICIES)}; --load, --seconds, --replicas above 0")
-    profiles = sim.trained(mixed, engine, options["train"])
-    plans = sim.loaded(mixed, engine, replicas, load, seconds, seed)
-    click.echo(f"{len(plans)} runs, load {load:g}, {replicas} replicas of {engine.slots} slots")
+    profiles = sim.trained(mixed, speed, train)
+    plans = sim.loaded(mixed, speed, replicas, load, seconds, seed)
+    click.echo(f"{len(plans)} runs, load {load:g}, {replicas} replicas of {speed.slots} slots")
     click.echo(f"{'policy':<14}  mean s   P95 s  mean ×  P95 ×  hits  TTFT 2+  preempted  first waits")
     base: sim.Result | None = None
     for name in names or sim.POLICIES:
-        r = sim.simulate(plans, sim.POLICIES[name], engine, profiles=profiles.copy(), models={"": replicas})
+        r = sim.simulate(plans, sim.POLICIES[name], speed, profiles=profiles.copy(), models={"": replicas})
         base = base or r
         gains = f"{base.mean_s / r.mean_s:>8.2f}{base.p95_s / r.p95_s:>7.2f}"
         rest = f"{r.hit_share:>6.2f}{r.later_ttft_s():>9.3f}{r.preemptions:>11}{max(r.waits_first_s, default=0):>13.1f}"

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from pythia import continuous
-from pythia.bodies import Disconnected, while_client_stays
+from pythia.bodies import while_client_stays
 from pythia.errors import EngineError
 
 try:
@@ -138,7 +138,7 @@ class Server:
                     last = tokens_so_far
         except RuntimeError as error:
             return _error(500, str(error))
-        except Disconnected:
+        except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
         message = {"role": "assistant", "content": self.tokenizer.decode(last)}
         body = self._frame("chat.completion", {"message": message, "finish_reason": "length"})

@@ -19,14 +19,14 @@ from typing import Any
 import aiohttp
 import msgspec
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from yarl import URL
 
 from pythia import bodies
-from pythia.bodies import CHARS, Answer, Counts, Disconnected, chain, member, prompt_texts, while_client_stays
+from pythia.bodies import CHARS, Answer, Counts, chain, member, prompt_texts, while_client_stays
 from pythia.dispatcher import Arrival, Dispatcher
 from pythia.errors import EngineError, PythiaError, Refused
 from pythia.metrics import Metrics
@@ -227,25 +227,18 @@ class Gateway:
         """Serve one request."""
         try:
             await self._serve(scope, receive, send)
-        except Disconnected:
+        except ClientDisconnect:
             self.metrics.requests.labels("gone").inc()
         except Refused as refused:
             told = {"message": str(refused), "type": refused.kind, "code": refused.status}
-            body = json.dumps({"error": told}).encode()
-            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-            if refused.retry_s is not None:
-                headers.append((b"retry-after", str(max(1, math.ceil(refused.retry_s))).encode()))
-            await self._begin(send, refused.status, headers)
-            await send({"type": "http.response.body", "body": body, "more_body": False})
-
-    async def _begin(self, send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        self.metrics.requests.labels(f"{status // 100}xx").inc()
-        await send({"type": "http.response.start", "status": status, "headers": headers})
+            headers = {"retry-after": str(max(1, math.ceil(refused.retry_s)))} if refused.retry_s is not None else None
+            self.metrics.requests.labels(f"{refused.status // 100}xx").inc()
+            await JSONResponse({"error": told}, refused.status, headers)(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         generating = scope["method"] == "POST" and scope["path"].rstrip("/") in GENERATING
-        body = await self._body(receive, headers)
+        body = await self._body(Request(scope, receive))
         fields = (bodies.members(body) or {}) if generating and b"content-encoding" not in headers else {}
         ids = bodies.find(fields, headers) if generating else None
         model = member(fields, "model", str) or ""
@@ -283,22 +276,13 @@ class Gateway:
         """Return the salted name under which an engine knows a prefix."""
         return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8, key=self.profiles.salt).hexdigest()
 
-    async def _body(self, receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
-        most = self.settings.most_body_bytes
-        length = headers.get(b"content-length", b"")
-        size = int(length) if length.isdigit() and int(length) > most else 0
-        chunks: list[bytes] = []
-        more = True
-        while more and size <= most:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Disconnected
-            chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
-            more = message.get("more_body", False)
-        if size > most:
-            raise Refused(f"the body exceeds {most:,} bytes (most_body_bytes)", 413)
-        return b"".join(chunks)
+    async def _body(self, request: Request) -> bytes:
+        body, most = bytearray(), self.settings.most_body_bytes
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most:
+                raise Refused(f"the body exceeds {most:,} bytes (most_body_bytes)", 413)
+        return bytes(body)
 
     async def _place(self, job: Job, generating: bool) -> Replica:
         """Wait for a replica."""
@@ -380,7 +364,8 @@ class Gateway:
         streamed = response.headers.get("content-type", "").startswith("text/event-stream")
         answer = Answer(response.status, streamed, response.headers.get("content-encoding", ""))
         headers = [(k, v) for k, v in response.raw_headers if k.lower() not in HOP_BY_HOP]
-        await self._begin(send, response.status, headers)
+        self.metrics.requests.labels(f"{response.status // 100}xx").inc()
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
         try:
             async for chunk in response.content.iter_any():
                 if not answer.size:

@@ -113,8 +113,7 @@ def live(gateway: Gateway) -> Callable[[Request], Awaitable[Response]]:
 
     async def page(request: Request) -> Response:
         state = gateway.snapshot()
-        steps = state["steps"][-400:]
-        bars = [Bar(s["run"], s["role"], s["replica"], s["arrived"], s["first"], s["ended"]) for s in steps]
+        bars = [Bar(**step) for step in state["steps"][-400:]]
         policy = ", ".join(f"{name} {value}" for name, value in state["policy"].items())
         dry = " (dry run: nothing of it is done)" if state["dry_run"] else ""
         bound = f"A bound fails with at most {state['alpha']:.4f}, so that ε is {state['epsilon']}; "
