@@ -21,15 +21,14 @@ MEMBER = "app_metadata"
 #: The header of each identifier.
 HEADERS = {"workflow_type_id": b"x-workflow-type-id", "workflow_id": b"x-workflow-id", "agent_id": b"x-agent-id"}
 FINAL_HEADER = b"x-workflow-final"
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+T = TypeVar("T")
 
 
-def members(body: bytes) -> dict[str, msgspec.Raw] | None:
-    """Return the members of a JSON object with their values as they stand; None if the body is no JSON object."""
-    try:
-        return _members.decode(body)
-    except BROKEN:
-        return None
+def decoded(raw: bytes | msgspec.Raw, kind: type[T]) -> T | None:
+    """Return JSON as a kind of object; None if it is missing or no such object."""
+    with contextlib.suppress(*BROKEN):
+        return msgspec.json.decode(raw, type=kind)
+    return None
 
 
 def find(fields: Mapping[str, msgspec.Raw], headers: Mapping[bytes, bytes]) -> Identifiers | None:
@@ -43,7 +42,7 @@ def find(fields: Mapping[str, msgspec.Raw], headers: Mapping[bytes, bytes]) -> I
         Refused: Some identifiers are given, but not all of them, or one cannot be used.
     """
     if MEMBER in fields:
-        metadata = member(fields, MEMBER, dict[str, Any]) or {}  # another application may have a member of this name
+        metadata = decoded(fields[MEMBER], dict[str, Any]) or {}  # another application may have a member of this name
         given = {name: value for name, value in metadata.items() if value is not None}
     else:
         given = {name: headers[h].decode("utf-8", "replace") for name, h in HEADERS.items() if h in headers}
@@ -66,7 +65,6 @@ def rewrite(fields: Mapping[str, msgspec.Raw], remove: tuple[str, ...], add: Map
     return msgspec.json.encode(kept)
 
 
-T = TypeVar("T")
 #: Bytes of an answer that are read for its token counts; of longer streams, events are counted instead.
 LOOKED_AT = 1 << 20
 #: Characters of a token until an engine's counts tell more.
@@ -124,11 +122,9 @@ class Answer:
                 data = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(data, LOOKED_AT * 8)
         lines = data.split(b"\n") if self.streamed else [b"data:" + data]
         for line in lines:
-            if line.startswith(b"data:"):
-                with contextlib.suppress(*BROKEN):
-                    event = msgspec.json.decode(line[5:])
-                    if isinstance(event, dict):
-                        yield event
+            event = decoded(line[5:], dict[str, Any]) if line.startswith(b"data:") else None
+            if event is not None:
+                yield event
 
 
 def _text(event: Mapping[str, Any]) -> str:
@@ -142,13 +138,6 @@ def _text(event: Mapping[str, Any]) -> str:
             text = part.get("content") or part.get("text") or part.get("reasoning_content") or part.get("tool_calls")
             found.append(text if isinstance(text, str) else msgspec.json.encode(text).decode() if text else "")
     return "".join(found)
-
-
-def member(fields: Mapping[str, msgspec.Raw], name: str, kind: type[T]) -> T | None:
-    """Return a member of a body; None if it is missing or of another type."""
-    with contextlib.suppress(*BROKEN):
-        return msgspec.json.decode(fields[name], type=kind) if name in fields else None
-    return None
 
 
 def prompt_texts(fields: Mapping[str, msgspec.Raw]) -> list[str]:
@@ -165,8 +154,8 @@ def prompt_texts(fields: Mapping[str, msgspec.Raw]) -> list[str]:
             walk(value.get("content", value.get("text")))
 
     for name in ("instructions", "messages", "prompt", "input"):
-        with contextlib.suppress(*BROKEN):
-            walk(member(fields, name, object))
+        with contextlib.suppress(RecursionError):
+            walk(decoded(fields.get(name, b""), object))
     return texts
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -26,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from yarl import URL
 
 from pythia import bodies
-from pythia.bodies import CHARS, Answer, Counts, chain, member, prompt_texts, while_client_stays
+from pythia.bodies import CHARS, Answer, Counts, chain, decoded, prompt_texts, while_client_stays
 from pythia.dispatcher import Arrival, Dispatcher
 from pythia.errors import EngineError, PythiaError, Refused
 from pythia.metrics import Metrics
@@ -239,11 +240,13 @@ class Gateway:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         generating = scope["method"] == "POST" and scope["path"].rstrip("/") in GENERATING
         body = await self._body(Request(scope, receive))
-        fields = (bodies.members(body) or {}) if generating and b"content-encoding" not in headers else {}
+        readable = generating and b"content-encoding" not in headers
+        fields = (decoded(body, dict[str, msgspec.Raw]) or {}) if readable else {}
         ids = bodies.find(fields, headers) if generating else None
-        model = member(fields, "model", str) or ""
+        model = decoded(fields.get("model", b""), str) or ""
         prompt = round(len(body) / self.chars.get(model, CHARS)) if generating else 0
-        limits = (member(fields, n, int) for n in ("max_completion_tokens", "max_tokens", "max_output_tokens"))
+        names = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+        limits = (decoded(fields.get(name, b""), int) for name in names)
         most = next((max(0, limit) for limit in limits if limit), None)
         arrival: Arrival | None = None
         if ids is not None:
@@ -390,7 +393,7 @@ class Gateway:
         long = len(x.body) + answer.size > LONG
         counts, *found = await asyncio.to_thread(self._look, *arguments) if long else self._look(*arguments)
         prompt = counts.prompt or job.prompt
-        model = member(x.fields, "model", str) or ""
+        model = decoded(x.fields.get("model", b""), str) or ""
         if counts.prompt and (model in self.chars or len(self.chars) < 256):
             ratio = len(x.body) / counts.prompt
             self.chars[model] = self.chars.get(model, ratio) * 0.9 + ratio * 0.1
@@ -495,7 +498,7 @@ class Gateway:
             m.expected.labels(model).set(sum(v for k, v in expected if self.queue_of(k) == model))
             for state in ("starting", "ready", "draining", "sick", "held"):
                 m.replicas.labels(model, state).set(sum(r.state == state for r in mine))
-        return Response(m.text(), media_type="text/plain; version=0.0.4")
+        return Response(generate_latest(m.registry), media_type="text/plain; version=0.0.4")
 
     async def state(self, request: Request) -> Response:
         """Answer GET /pythia/state: replicas, loads and the latest requests."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
@@ -35,7 +35,3 @@ class Metrics:
         self.replicas = Gauge("pythia_replicas", "Replicas by state", ["model", "state"], registry=r)
         self.hints = Counter("pythia_hints", "Hints sent to engines", ["kind"], registry=r)
         self.dry = Counter("pythia_dry_run", "What a dry run would have done", ["decision"], registry=r)
-
-    def text(self) -> bytes:
-        """Return the exposition."""
-        return generate_latest(self.registry)

@@ -54,22 +54,18 @@ def above_cut(paths: Mapping[Path, int], cut: float, most_lost: float) -> list[P
     has many steps (the paper drops edges under about 5 %; the second condition is ours).
     """
     steps: Counter[tuple[str, str]] = Counter()
+    leaving: Counter[str] = Counter()
     for path, count in paths.items():
         for step in itertools.pairwise(("", *path, "")):
             steps[step] += count
-    leaving: Counter[str] = Counter()
-    for (role, _), count in steps.items():
-        leaving[role] += count
+            leaving[step[0]] += count
     shares = {step: count / leaving[step[0]] for step, count in steps.items()}
-    total, kept, lost = sum(paths.values()), dict(paths), 0
-    for step in sorted((s for s in shares if shares[s] < cut), key=lambda s: (shares[s], s)):
-        using = [p for p in kept if step in itertools.pairwise(("", *p, ""))]
-        count = sum(kept[p] for p in using)
-        if lost + count > most_lost * total:
+    total, kept = sum(paths.values()), dict(paths)
+    for rare in sorted((s for s in shares if shares[s] < cut), key=lambda s: (shares[s], s)):
+        left = {p: n for p, n in kept.items() if rare not in itertools.pairwise(("", *p, ""))}
+        if total - sum(left.values()) > most_lost * total:
             break
-        lost += count
-        for path in using:
-            del kept[path]
+        kept = left
     return sorted(kept)
 
 

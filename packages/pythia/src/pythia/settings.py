@@ -88,7 +88,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         models: Replicas by model name; "*" takes every model that has no entry of its own.
-        listen: Address and port.
+        listen: Address and port, as HOST:PORT.
         profiles: File that keeps what was learned.
         log: File that every completed request with identifiers is appended to (no prompts); empty for none.
         policy: Which mechanism decides.
@@ -109,7 +109,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     models: Annotated[dict[str, Model], msgspec.Meta(min_length=1)]
-    listen: str = "127.0.0.1:8080"
+    listen: Annotated[str, msgspec.Meta(pattern=r":\d+$")] = "127.0.0.1:8080"
     profiles: str = "pythia-profiles.bin"
     log: str = ""
     policy: Policy = Policy()
