@@ -111,8 +111,7 @@ class _Agents:
         """Send a request and let its tool run; return the messages with the answer, or None if it failed."""
         start = words(f"{self.variant}{metadata['workflow_type_id']}/{step.role}", step.prefix)
         sent = [{"role": "system", "content": start}, *messages] if start else messages
-        body: dict[str, object] = {"model": step.model or self.model, "messages": sent, "max_tokens": step.output}
-        body["stream"] = True
+        body = {"model": step.model or self.model, "messages": sent, "max_tokens": step.output, "stream": True}
         if self.identifiers:
             body["app_metadata"] = metadata
         began, first, error = self.now, 0.0, ""

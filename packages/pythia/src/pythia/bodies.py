@@ -176,26 +176,20 @@ async def while_client_stays(receive: Receive) -> AsyncIterator[None]:
     Args:
         receive: The ASGI channel of a request whose body has been read.
     """
-    task = asyncio.current_task()
-    assert task is not None
-    inside, gone = True, False
+    stay = asyncio.timeout(None)
 
     async def watch() -> None:
-        nonlocal gone
         while (await receive())["type"] != "http.disconnect":
             pass
-        if inside:
-            gone = True
-            task.cancel()
+        stay.reschedule(0)  # a time that has passed: it ends at once
 
     watching = asyncio.create_task(watch())
     try:
-        yield
-    except asyncio.CancelledError:
-        if not gone:
-            raise
-        task.uncancel()
-        raise ClientDisconnect from None
+        async with stay:
+            yield
+    except TimeoutError:
+        if stay.expired():
+            raise ClientDisconnect from None
+        raise
     finally:
-        inside = False
         watching.cancel()

@@ -78,12 +78,9 @@ class _Ledger(BlockLedger):  # type: ignore[misc]
 
     def evict_cached_blocks(self) -> list[int]:
         """Return the evicted blocks."""
-        count = self.wanted()
         values, names = self.board.values, self.names
-        order = sorted(
-            enumerate(self.cached_blocks), key=lambda pair: (values.get(names.get(pair[1], ""), 0.0), pair[0])
-        )
-        evicted = [block for _, block in order[:count]]
+        order = sorted(self.cached_blocks, key=lambda block: values.get(names.get(block, ""), 0.0))  # oldest first
+        evicted = order[: self.wanted()]
         for block in evicted:
             del self.cached_blocks[block]
             self.hash_to_block.pop(self.block_to_hash.pop(block))

@@ -150,10 +150,8 @@ class Dispatcher:
         return min(1.0, sum(min(1.0, v) / d for r, (v, d) in ahead.items() if profile.models.get(r, "") in idle))
 
     def _idle(self, model: str) -> bool:
-        ready = self.scheduler.ready(model)
-        if not ready or any(j.model == model for j in self.scheduler.waiting.values()):
-            return False
-        return any(2 * len(r.active) < r.slots for r in ready)
+        waits = any(job.model == model for job in self.scheduler.waiting.values())
+        return not waits and any(2 * len(r.active) < r.slots for r in self.scheduler.ready(model))
 
     def wanted(self, arrival: Arrival) -> dict[str, float]:
         """Return the value of each prefix that the run is expected to use after this step."""

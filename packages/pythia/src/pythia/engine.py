@@ -176,11 +176,10 @@ class Server:
         except (ValueError, TypeError, AttributeError) as error:
             return _error(400, f"malformed hint ({error})")
         tokens = self.board.prefix.get(role)
-        done = False
-        if tokens and not self.running and not self.prefetching:
-            done = True
+        idle = not self.running and not self.prefetching
+        if tokens and idle:
             asyncio.get_running_loop().create_task(self._prefetch(role, list(tokens)))  # kept by `prefetching`
-        return JSONResponse({"prefetch": done})
+        return JSONResponse({"prefetch": bool(tokens) and idle})
 
     async def _prefetch(self, role: str, tokens: list[int]) -> None:
         request = f"prefetch-{uuid.uuid4().hex}"

@@ -65,9 +65,7 @@ class Automaton(msgspec.Struct, dict=True):
     def known(self, state: State) -> State | None:
         """Return the state itself, or the nearest one of its role with fewer visits; None for an unknown role."""
         role, visits = state
-        while visits > 0 and (role, visits) not in self.edges:
-            visits -= 1
-        return (role, visits) if (role, visits) in self.edges else None
+        return next(((role, n) for n in range(visits, 0, -1) if (role, n) in self.edges), None)
 
     def successors(self, state: State) -> list[tuple[State, float]]:
         """Return the states that may follow, likeliest first, with probabilities."""

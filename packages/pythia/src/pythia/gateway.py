@@ -290,9 +290,8 @@ class Gateway:
     async def _place(self, job: Job, generating: bool) -> Replica:
         """Wait for a replica."""
         mine = [r for r in self.scheduler.replicas.values() if r.model == job.model]
-        if all(r.state == "sick" for r in mine) and (
-            self.settings.models[job.model].launch is None or self.policy.scale == "off"
-        ):
+        starts = self.settings.models[job.model].launch is not None and self.policy.scale != "off"
+        if not starts and all(r.state == "sick" for r in mine):
             raise Refused(f"no engine for model {job.model!r} answers; is it running?", 503, "engine_unavailable", 2)
         if not generating and mine:
             return min(mine, key=lambda r: (r.state != "ready", len(r.active)))

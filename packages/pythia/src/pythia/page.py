@@ -119,9 +119,8 @@ def live(gateway: Gateway) -> Callable[[Request], Awaitable[Response]]:
         bound = f"A bound fails with at most {state['alpha']:.4f}, so that ε is {state['epsilon']}; "
         needs = f"it needs {state['needed_runs_for_bound']} answers of a role, below that max_tokens counts."
         summary = f"Policy: {policy}{dry}. {state['waiting']} requests wait. {bound}{needs}"
-        return HTMLResponse(
-            render([View("Latest requests", bars, state["loads"])], summary, replicas=state["replicas"], refresh=5)
-        )
+        views = [View("Latest requests", bars, state["loads"])]
+        return HTMLResponse(render(views, summary, replicas=state["replicas"], refresh=5))
 
     return page
 

@@ -157,7 +157,7 @@ class Scheduler:
         """Return the requests to send now, with their replicas."""
         found: list[tuple[Job, Replica]] = []
         for model in list(self.queues):
-            while self._any_free(model) and (pair := self._next(model, now)) is not None:
+            while (pair := self._next(model, now)) is not None:
                 job, replica = pair
                 self._leave(job)
                 job.dispatched = now
@@ -168,16 +168,13 @@ class Scheduler:
                 found.append(pair)
         return found
 
-    def _any_free(self, model: str) -> bool:
-        if not self.policy.hold:
-            return True
-        return any(not r.slots or len(r.active) < r.slots for r in self.ready(model))
-
     def ready(self, model: str) -> list[Replica]:
         """Return the replicas of a model that take requests."""
         return [r for r in self.replicas.values() if r.state == "ready" and r.model == model]
 
     def _next(self, model: str, now: float) -> tuple[Job, Replica] | None:
+        if self.policy.hold and all(r.slots and len(r.active) >= r.slots for r in self.ready(model)):
+            return None
         if self.policy.order == "pythia":
             oldest = next((j for j in self.waiting.values() if j.first and j.model == model), None)  # by arrival
             if oldest is not None and now - oldest.arrived >= URGENT * self.settings.limit_s:

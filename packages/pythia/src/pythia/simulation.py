@@ -57,7 +57,6 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Sequence:
     step: PlannedStep
     live: _Live
-    arrived: float
     arrival: Arrival
     prefill: int = 0
     left: int = 0
@@ -71,7 +70,6 @@ class _Sequence:
 class _Entry:
     tokens: int
     used: float
-    pinned: float = 0.0
 
 
 @dataclass(eq=False)
@@ -99,13 +97,9 @@ class _Replica:
         self.preemptions = 0
 
     @property
-    def private(self) -> int:
-        """Tokens that belong to one running sequence each."""
-        return sum(s.private for s in self.batch)
-
-    @property
     def free(self) -> int:
-        return self.engine.kv_tokens - self.private - self.cached
+        """Tokens that neither a running sequence nor a cached prefix holds."""
+        return self.engine.kv_tokens - sum(s.private for s in self.batch) - self.cached
 
     def add(self, sequence: _Sequence, now: float) -> None:
         self.queue.append(sequence)
@@ -205,14 +199,14 @@ class _Replica:
             self.cached -= old.tokens if old else 0
             tokens = step.history + step.new + step.output
             if tokens <= self.free:
-                self.cache[job.group] = _Entry(tokens, now, pinned=now + TTL_S)
+                self.cache[job.group] = _Entry(tokens, now)
                 self.cached += tokens
         self.world.finished(sequence, now)
 
     def preempt(self, now: float) -> None:
         """Put one sequence back into the queue; its tokens are computed again later."""
         if self.world.policy.order == "pythia":
-            victim = max(self.batch, key=lambda s: (self.world.dispatcher.scheduler.key(s.arrival.job), s.arrived))
+            victim = max(self.batch, key=lambda s: self.world.scheduler.key(s.arrival.job))
         else:
             victim = self.batch[-1]
         if len(self.batch) == 1:
@@ -338,11 +332,11 @@ class _World:
         cache = self.policy.cache
         if cache == "pythia":
             return self.dispatcher.retention.value(group, now), entry.used
+        of_one_run = group.count("\0") > 3
         if cache == "ttl":
-            return float(entry.pinned > now), entry.used
+            return float(of_one_run and entry.used + TTL_S > now), entry.used
         if cache == "kvflow":
-            value = self.dispatcher.retention.wanted(group) if group.count("\0") == 3 else 0.0
-            return value, entry.used
+            return 0.0 if of_one_run else self.dispatcher.retention.wanted(group), entry.used
         if cache == "belady":
             uses = self.uses.get(group)
             while uses and uses[0] < now:
@@ -354,15 +348,15 @@ class _World:
         """Count a finished request, and go on with its run."""
         step, live, arrival, result = sequence.step, sequence.live, sequence.arrival, self.result
         ids = arrival.ids
-        result.ttft_s.append((live.done, sequence.first_s - sequence.arrived))
+        result.ttft_s.append((live.done, sequence.first_s - sequence.arrival.job.arrived))
         result.ends_s.append(now)
         live.done += 1
         bound = arrival.prediction.bound
         result.bounded += bound is not None
         result.missed += bound is not None and step.output > bound
-        spent = now - sequence.arrived
+        spent = now - sequence.arrival.job.arrived
         names = (ids.workflow_type_id, ids.workflow_id, ids.agent_id)
-        done = Step(*names, sequence.arrived, step.output, step.prompt, spent, step.model, final=ids.final)
+        done = Step(*names, sequence.arrival.job.arrived, step.output, step.prompt, spent, step.model, final=ids.final)
         self.dispatcher.depart(arrival, done, now)
         live.resumes = max(live.resumes, now + step.tool_s)
         live.open -= 1
@@ -386,7 +380,7 @@ class _World:
             job = arrival.job
             job.prefix, job.truth = step.prefix, truth
             job.chain = (hash(job.role_group), hash(job.group)) if step.history else (hash(job.role_group),)
-            self.sequences[job.number] = _Sequence(step, live, now, arrival, left=step.output)
+            self.sequences[job.number] = _Sequence(step, live, arrival, left=step.output)
             self.result.requests += 1
             self.scheduler.submit(job)
 
