@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+#: Bytes that are read of an answer's body; the rest is cut off.
+BODY_BYTES = 1 << 20
+
 
 class CheckFailedError(Exception):
     """A check that the answer does not meet; the message is the reason in the verdict."""
@@ -31,15 +34,19 @@ def request(
     headers: dict[str, str] | None = None,
     body: str | None = None,
     timeout_s: float = 2,
+    has_body: bool = True,
 ) -> Response:
-    """Send one HTTP request. A connection that fails gives status 0."""
+    """Send one HTTP request; without `has_body` only status and headers are read. A connection that fails gives status 0."""
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request(method, path, body=body, headers=headers or {})
         answer = connection.getresponse()
         names = {key.lower() for key, _ in answer.getheaders()}
         found = {key: ",".join(answer.headers.get_all(key, [])) for key in names}
-        return Response(answer.status, answer.read().decode(errors="replace").strip(), found)
+        data = answer.read(BODY_BYTES) if has_body else b""
+        if has_body and answer.length and len(data) < BODY_BYTES:
+            raise http.client.IncompleteRead(data, answer.length)
+        return Response(answer.status, data.decode(errors="replace").strip(), found)
     except (OSError, http.client.HTTPException) as error:
         return Response(0, f"no answer: {error}", {})
     finally:

@@ -51,6 +51,7 @@ def run_handler(handler: Object, container: Container, definition: Object, addre
     number = port if isinstance(port, int) else int(ports.get(port) or (port if port.isdigit() else 0))
     if handler.get("httpGet"):  # no image here serves HTTPS
         headers = {item["name"]: item["value"] for item in action.get("httpHeaders") or []}
-        answer = request(host, number, action.get("path") or "/", headers=headers, timeout_s=timeout_s)
+        path = action.get("path") or "/"
+        answer = request(host, number, path, headers=headers, timeout_s=timeout_s, has_body=False)
         return action.get("scheme") != "HTTPS" and 200 <= answer.status < 400
     return listens(host, number, timeout_s)
