@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cora.engine import csv_of
 from cora.errors import BadProgram
 from cora.expressions import Const, Op, evaluate, field, now, old
 from cora.functions import FUNCTIONS, load
@@ -90,6 +91,18 @@ def test_an_entry_set_beforehand_must_fit_its_fields() -> None:
     b.forward()
     with pytest.raises(BadProgram, match="an entry set beforehand that does not fit"):
         b.done()
+
+
+def test_rows_of_csv_have_keys_before_values_and_only_ipv4_keys_dotted() -> None:
+    b = Build("rows")
+    flow = {"source": 32, "port": 16}
+    same_names = b.table("t", "hash", key=flow, value={"port": 16, "target": 64}, entries=4)
+    wide = b.table("w", "hash", key={"source": 64}, entries=4)
+    routes = b.table("r", "lpm", key={"target": 32}, value={"port": 8}, entries=4)
+    entries = {(0x0A000001, 80): {"port": 443, "target": 1 << 40}}
+    assert csv_of(same_names, entries) == f"source,port,port,target\n10.0.0.1,80,443,{1 << 40}\n"
+    assert csv_of(wide, {(1 << 40,): {"count": 2}}) == f"source,count\n{1 << 40},2\n"
+    assert csv_of(routes, {(8, 10 << 24): {"port": 1}}) == f"prefix_bits,address,port\n8,{10 << 24},1\n"
 
 
 def test_division_by_zero_gives_zero() -> None:

@@ -232,7 +232,8 @@ class Engine:
         }
         state = self.tables.state() if everything or self.program.export else {}
         if self.program.export:
-            self._export(state[self.program.export])
+            text = csv_of(self.program.tables[self.program.export], state[self.program.export])
+            write(self.options.state.with_suffix(".csv"), text)
         if everything:
             tables = self.program.tables
             data["tables"] = {
@@ -241,24 +242,25 @@ class Engine:
             }
         write(self.options.state, data)
 
-    def _export(self, entries: dict[tuple[int, ...], dict[str, int]]) -> None:
-        """Write the exported table as CSV beside the state file: one row an entry, addresses dotted."""
-        assert self.options.state is not None
-        table = self.program.tables[self.program.export]
-        rows = [{**_named(table, key), **value} for key, value in sorted(entries.items())]
-        dotted = {"source", "target"}
-        lines = [",".join(name for name, _ in (*table.key, *table.value))]
-        lines += [
-            ",".join(str(ipaddress.IPv4Address(part) if name in dotted else part) for name, part in row.items())
-            for row in rows
-        ]
-        write(self.options.state.with_suffix(".csv"), "\n".join(lines) + "\n")
+
+def csv_of(table: Table, entries: dict[tuple[int, ...], dict[str, int]]) -> str:
+    """Return a table as CSV: one row an entry, its key before its values, and keys that are IPv4 addresses dotted."""
+    dotted = {name for name, bits in table.key if name in {"source", "target"} and bits == 32}
+    rows: list[list[object]] = [[*_key_names(table), *(name for name, _ in table.value)]]
+    for key, value in sorted(entries.items()):
+        named = _named(table, key).items()
+        cells = [ipaddress.IPv4Address(part) if name in dotted else part for name, part in named]
+        rows.append([*cells, *value.values()])
+    return "".join(",".join(map(str, row)) + "\n" for row in rows)
+
+
+def _key_names(table: Table) -> list[str]:
+    usual = [name for name, _ in table.key]
+    return {"lpm": ["prefix_bits", "address"], "sketch": ["row", "column"]}.get(table.kind, usual)
 
 
 def _named(table: Table, key: tuple[int, ...]) -> dict[str, int]:
-    usual = [name for name, _ in table.key]
-    names = {"lpm": ["prefix_bits", "address"], "sketch": ["row", "column"]}.get(table.kind, usual)
-    return dict(zip(names, key, strict=True))
+    return dict(zip(_key_names(table), key, strict=True))
 
 
 def addresses_in(settings: dict[str, Any]) -> tuple[str, ...]:
