@@ -122,7 +122,8 @@ class Map:
             count = ctypes.c_uint32(self.entries - got)
             to = [ctypes.byref(part, got * size) for part, size in zip(parts, sizes, strict=True)]
             rc = library().bpf_map_lookup_batch(self.fd, begin, at, *to, ctypes.byref(count), None)
-            if rc not in {0, -errno.ENOENT}:
+            # A map that changes meanwhile may end the reading early: its next bucket exceeds the room left, or keys go.
+            if rc not in {0, -errno.ENOENT, -errno.ENOSPC, -errno.EINTR}:
                 raise Unsupported(f"the map {self.name} cannot be read: {os.strerror(-rc)}")
             got, begin = got + count.value, at
             if rc:
