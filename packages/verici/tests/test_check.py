@@ -66,6 +66,8 @@ def test_wrong_arguments_have_status_2(learned: Repo, tmp_path: Path) -> None:
     assert learned.verici("check", "nowhere").exit_code == 2
     assert learned.verici("check", "--format", "poem").exit_code == 2
     assert learned.verici("check", "--repo", str(tmp_path / "nothing")).exit_code == 2
+    result = learned.verici("explain", "--model", str(tmp_path))
+    assert (result.exit_code, result.output) == (2, f"verici: {tmp_path} cannot be read: Is a directory\n")
 
 
 def test_the_index_is_checked_before_a_commit(learned: Repo) -> None:

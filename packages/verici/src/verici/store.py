@@ -66,14 +66,13 @@ def save_model(path: Path, model: Model) -> None:
 def load_model(path: Path) -> Model | None:
     """Return the model, or None if nothing has been learned yet."""
     try:
-        data = path.read_bytes()
+        model = msgspec.json.decode(path.read_bytes(), type=Model)
     except FileNotFoundError:
         return None
-    try:
-        model = msgspec.json.decode(data, type=Model)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise BadInput(f"{path} is no model of verici ({error}); make it anew with `verici learn`") from error
     if model.format != FORMAT:
-        problem = f"has format {model.format}, this version reads {FORMAT}"
-        raise BadInput(f"{path} {problem}; make it anew with `verici learn`")
+        raise BadInput(f"{path} has format {model.format}, not {FORMAT}; make it anew with `verici learn`")
     return model
