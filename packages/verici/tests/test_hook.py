@@ -100,6 +100,16 @@ def test_a_foreign_hook_is_left_alone(learned: Repo) -> None:
     assert path.read_text() == "#!/bin/sh\n"
 
 
+def test_a_hook_may_pass_on_what_git_gives_it(pushing: Repo) -> None:
+    path = pushing.root / ".git/hooks/pre-push"
+    path.write_text(f'#!/bin/sh\n{sys.executable} -m verici hook run pre-push "$@"\n')
+    assert push(pushing, "origin", "main").returncode == 0
+    pushing.commit(pinned("3.0.0", "2.1.1"))
+    done = push(pushing, "origin", "main")
+    assert done.returncode == 1
+    assert "requirements.txt:2" in done.stderr
+
+
 def test_a_hook_is_removed(pushing: Repo) -> None:
     assert pushing.verici("hook", "remove").exit_code == 0
     assert not (pushing.root / ".git/hooks/pre-push").exists()

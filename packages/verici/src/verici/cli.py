@@ -196,9 +196,10 @@ def _print(report: Report, form: str) -> None:
 @main.command()
 @click.argument("action", type=click.Choice(["install", "remove", "run"]))
 @click.argument("name", type=click.Choice(["pre-push", "pre-commit"]), default="pre-push")
+@click.argument("git_arguments", nargs=-1, type=click.UNPROCESSED)  # a hook may pass on what git gives it
 @_repo
 @click.pass_context
-def hook(ctx: click.Context, /, action: str, name: str, repo: Path) -> None:
+def hook(ctx: click.Context, /, action: str, name: str, repo: Path, **_: object) -> None:
     """Install or remove a git hook that checks pushed tips (pre-push) or the index (pre-commit); git runs it."""
     if action != "run":
         path = (install if action == "install" else remove)(Repository(repo), name)
