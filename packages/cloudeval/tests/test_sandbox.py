@@ -1,4 +1,5 @@
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -126,6 +127,12 @@ def test_a_worker_that_dies_is_replaced_and_its_test_repeated_once():
     died, right = run_all([(fatal, variant.answer), (variant, variant.answer)])
     assert (died.outcome, died.how, died.attempts) == ("unjudged", "runner", 2)
     assert right.passed
+
+
+def test_tests_may_be_run_from_any_thread():
+    variant = problems.draw(problems.load(only="pod-args")[0])
+    with ThreadPoolExecutor() as pool:
+        assert [verdict.passed for verdict in pool.submit(run_all, [(variant, variant.answer)]).result()] == [True]
 
 
 @pytest.mark.thorough

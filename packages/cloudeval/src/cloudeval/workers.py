@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
@@ -29,6 +30,7 @@ _context = multiprocessing.get_context("spawn")
 def _serve(pipe: Connection[Any, Any]) -> None:
     """Run tests until the pipe ends: the life of a worker process."""
     linux.die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
     with contextlib.suppress(EOFError):
         while True:
             variant, text = pipe.recv()
@@ -45,9 +47,12 @@ class Worker:
     def __init__(self) -> None:
         self.pipe, theirs = _context.Pipe()
         self.process = _context.Process(target=_serve, args=(theirs,), daemon=True)
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process inherits it: Ctrl-C is the parent's
+        handler = None
+        if threading.current_thread() is threading.main_thread():  # other threads may set no handlers
+            handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process inherits it until it has started
         self.process.start()
-        signal.signal(signal.SIGINT, handler)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
         theirs.close()
         self.deadline = 0.0
 
@@ -133,7 +138,10 @@ def run_all(
     ray_address: str | None = None,
     on_done: Callable[[int, Verdict], None] = lambda *_: None,
 ) -> list[Verdict]:
-    """Run tests and return the verdicts in the order of the tests. `on_done` gets each number and verdict as they come."""
+    """Run tests and return the verdicts in the order of the tests. `on_done` gets each number and verdict as they come.
+
+    Worker processes import the calling script anew: it must call this function under `if __name__ == "__main__":`.
+    """
     crew, found = Crew(max(1, workers)), {}
     with contextlib.closing(crew):
         for number, verdict in crew.run(tests) if ray_address is None else _run_ray(tests, ray_address, crew.size):
