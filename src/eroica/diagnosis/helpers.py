@@ -124,7 +124,6 @@ def _crowd(view: View, crowd: list[int], focus: Focus, lost_us: float, taken_W: 
     )
     return Block(
         cell="python",
-        rows=(),
         focus=focus,
         workers=tuple(crowd),
         scope="all" if len(crowd) == view.workers else "some",

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Reference
-from eroica.diagnosis.frames import MOST, NOTHING
+from eroica.diagnosis.frames import MOST
 from eroica.diagnosis.view import View
 from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
 from eroica.localize.fleet import Fleet
@@ -231,8 +231,6 @@ def outliers_of(
     agreement = None if agreement_W is None else np.clip(np.broadcast_to(agreement_W, late_W.shape)[late_W], 0.0, 1.0)
     return Block(
         cell="python",
-        rows=(),
-        focus=NOTHING,
         workers=tuple(np.flatnonzero(late_W).tolist()),
         scope="all" if agreement is None else "some",
         reference=source,

@@ -178,12 +178,13 @@ def _now_and_then(view: View, rows: list[int]) -> list[Block]:
         if is_own_frame(frame) and (block := _occurring(view, list(cell))) is not None:
             found.append(block)
     kept: list[Block] = []
+    used: set[int] = set()
     for block in sorted(found, key=lambda one: -(one.gain or 0.0)):
-        around = [one for one in kept if not set(one.rows).isdisjoint(block.rows)]
-        if not around:
-            kept.append(block)
-        elif all((block.gain or 0) >= HOLDS * (one.gain or 0) and len(block.rows) < len(one.rows) for one in around):
-            kept = [*(one for one in kept if one not in around), block]
+        if used.isdisjoint(block.rows):
+            inside = [one for one in found if {*one.rows} <= {*block.rows}]
+            same = [one for one in inside if (one.gain or 0.0) >= HOLDS * (block.gain or 0.0)]
+            kept.append(min(same, key=lambda one: len(one.rows)))
+            used |= {*block.rows}
     return kept
 
 
@@ -441,8 +442,6 @@ def _held(view: View, known: Sequence[Block]) -> Iterator[Block]:
     mean_us = float(view.fleet.busy_us[members].mean())
     yield Block(
         cell="process",
-        rows=(),
-        focus=NOTHING,
         workers=tuple(members),
         scope="some",
         reference="expectation",

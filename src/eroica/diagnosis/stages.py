@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import HALF, MOST, NOTHING
+from eroica.diagnosis.frames import HALF, MOST
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
@@ -47,8 +47,6 @@ def find_long_stage(view: View) -> Block | None:
     times = f"{format_ms(means[longest])} of each {view.now_text} iteration"
     return Block(
         cell="operators",
-        rows=(),
-        focus=NOTHING,
         workers=(),
         scope="all",
         reference="peers",
