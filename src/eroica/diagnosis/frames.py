@@ -344,7 +344,7 @@ _HANDLERS = _Library(("logging/",))
 
 def activity_of(stack: Sequence[str]) -> Activity:
     """Return the activity that a stack shows; "" where no frame of a known library tells."""
-    return _activity(tuple(stack))
+    return _activity(tuple(stack)) if stack else ""
 
 
 @lru_cache(maxsize=8192)
@@ -353,13 +353,8 @@ def _activity(stack: tuple[str, ...]) -> Activity:
         purpose = _of_frame(frame, "purpose")
         if purpose and not (purpose == "log" and _is_around_training(stack, place)):
             return purpose
-    for frame in reversed(stack):
-        read = _of_frame(frame, "read")
-        if read:
-            return read
-    if any(_of_frame(frame, "sync") for frame in stack):
-        return "sync"
-    return "thread" if stack and _of_frame(stack[-1], "thread") else ""
+    asked = [*((one, "read") for one in reversed(stack)), *((one, "sync") for one in stack), (stack[-1], "thread")]
+    return next((found for one in asked if (found := _of_frame(*one))), "")
 
 
 def _is_around_training(stack: tuple[str, ...], place: int) -> bool:
@@ -371,14 +366,10 @@ def _is_around_training(stack: tuple[str, ...], place: int) -> bool:
     above, below = stack[:place], stack[place + 1 :]
     if split_frame(stack[place]).name.endswith("catch_wrapper"):
         return True
-    is_in_own = any(is_own_frame(frame) and not _is_file(frame) for frame in above)
+    # a file run as a whole is where programs begin
+    is_in_own = any(is_own_frame(frame) and split_frame(frame).name != "<module>" for frame in above)
     begins_below = not is_in_own and any(map(is_own_frame, below)) and not _shows(_HANDLERS, stack[place])
     return begins_below or any(_shows(_TRAINING, frame) for frame in below)
-
-
-def _is_file(frame: str) -> bool:
-    """True if a frame is a file run as a whole, which is where programs begin."""
-    return split_frame(frame).name == "<module>"
 
 
 @lru_cache(maxsize=65536)

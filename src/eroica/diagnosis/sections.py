@@ -28,7 +28,6 @@ from eroica.model.verdict import NAMED, Breakdown, BreakdownItem, FindingFunctio
 from eroica.summarize.collectives import collective_kind
 
 Floats = NDArray[np.float64]
-Places = NDArray[np.intp]
 #: Workers that are named in each list.
 MOST_NAMED = 64
 #: Pairs of workers that are listed.

@@ -73,9 +73,3 @@ def _microbatches(view: View) -> int:
                 whole = (record.executions + record.dropped) / max(record.executions, 1)
                 most = max(most, round(float(counts.max(initial=0)) * whole / iterations))
     return most
-
-
-def find_structure(view: View) -> list[Block]:
-    """Return a long stage where structure counts as a cause: in recordings, and against a stated iteration time."""
-    block = find_long_stage(view) if view.is_trace or view.context.window.purpose == "expected" else None
-    return [block] if block is not None else []
