@@ -12,15 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block
-from eroica.diagnosis.frames import (
-    LARGE_PART,
-    MOST,
-    Focus,
-    activity_of,
-    find_focus,
-    is_own_frame,
-    split_frame,
-)
+from eroica.diagnosis.frames import LARGE_PART, MOST, Focus, activity_of, find_focus, is_own_frame, split_frame
 from eroica.diagnosis.view import View
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import ThreadRole

@@ -32,13 +32,7 @@ from eroica.diagnosis.frames import (
 from eroica.diagnosis.links import find_slow_transfers
 from eroica.diagnosis.loaders import find_loading_function, join_equally_slow, reference_of_rows
 from eroica.diagnosis.operators import held_share, queued_share
-from eroica.diagnosis.outliers import (
-    FEW_ITERATIONS,
-    LEAST_AGREEMENT,
-    LEAST_RATIO,
-    find_outliers,
-    time_above,
-)
+from eroica.diagnosis.outliers import FEW_ITERATIONS, LEAST_AGREEMENT, LEAST_RATIO, find_outliers, time_above
 from eroica.diagnosis.recordings import find_idle_devices, find_late_arrivals
 from eroica.diagnosis.stages import find_long_stage
 from eroica.diagnosis.view import View

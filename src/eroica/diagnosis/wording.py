@@ -13,13 +13,7 @@ from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import tell_settings
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import (
-    format_ms,
-    name_accused,
-    name_affected,
-    name_workers,
-    short_name,
-)
+from eroica.diagnosis.words import format_ms, name_accused, name_affected, name_workers, short_name
 from eroica.model.shares import percent
 
 #: Use of a core below which a function waits rather than computes, and from which it computes.
