@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.frames import Activity, Focus
+from eroica.diagnosis.frames import NOTHING, Activity, Focus
 from eroica.model.verdict import ResourceUse
 
 Floats = NDArray[np.float64]
@@ -166,8 +166,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
 
     cell: Cell
-    rows: tuple[int, ...]
-    focus: Focus
+    rows: tuple[int, ...] = ()
+    focus: Focus = NOTHING
     workers: tuple[int, ...]
     scope: Scope
     reference: Reference

@@ -49,17 +49,15 @@ def list_cells(view: View) -> dict[Cell, list[int]]:
             if key.kind == "python" and key.phase in BESIDE_INPUT and not enters_collective(key.stack)
         ],
         "collections": [row for row, key in keys if key.kind == "gc"],
-        "memory": [row for row, key in keys if _is_memory(key, fleet.has_accelerator)],
+        "memory": [
+            row
+            for row, key in keys
+            if (key.kind == "memory" if fleet.has_accelerator else key.name in _COPIES and key.phase != "input")
+        ],
         "operators": [row for row in operators(fleet) if busy[row]],
         "launches": [row for row in launching_rows(fleet) if busy[row]],
         "collectives": [row for row, key in keys if key.kind == "collective"],
     }
-
-
-def _is_memory(key: FunctionKey, has_accelerator: bool) -> bool:
-    if has_accelerator:
-        return key.kind == "memory"
-    return key.name in _COPIES and key.phase != "input"
 
 
 def enters_collective(stack: Sequence[str]) -> bool:

@@ -60,7 +60,10 @@ def conclude(
             word = "healthy" if explained_us(view, causes) >= LARGE_PART * _grown_us(view) else "undetermined"
         return word, text, notes
     if view.suspects.arrivals.contradicted:
-        return "undetermined", _contradiction(view), notes
+        text = f"Collectives of the recorded workers do not pair ({view.suspects.arrivals.contradicted}): events are "
+        text += "missing, or these traces were not recorded together. Nothing else stands out in them "
+        again = "Record the same steps on all ranks, in one run, and let no file be cut short."
+        return "undetermined", f"{text}({view.now_text} per iteration). {again}", notes
     if absent_us:
         return "undetermined", _describe_absence(view, absent_us), notes
     doubted = [one.cause for one in weighed if one.is_doubted and one.cause.gain >= LEAST_DOUBTED]
@@ -147,15 +150,6 @@ def _unexplained(view: View, weighed: Sequence[Weighed]) -> str:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _contradiction(view: View) -> str:
-    return (
-        f"Collectives of the recorded workers do not pair ({view.suspects.arrivals.contradicted}): events are missing, "
-        "or these traces were not recorded together. Nothing else stands out in them "
-        f"({view.now_text} per iteration). Record the same steps on all ranks, in one run, and let no "
-        "file be cut short."
-    )
 
 
 def _longer(view: View, loss: Lost) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +18,7 @@ from eroica.diagnosis.view import View
 from eroica.diagnosis.wording import describe_evidence
 from eroica.diagnosis.words import FEW, format_ms, host_step, name_workers
 from eroica.localize.families import likeness_of_groups
+from eroica.localize.fleet import Fleet
 from eroica.localize.rule import expected_beta
 from eroica.model.causes import CATALOG
 from eroica.model.verdict import DurationSummary, Finding, FindingFunction, PatternSummary, ResourceUse
@@ -32,41 +33,27 @@ _OF_HOSTS = frozenset(
 )  # fmt: skip
 
 
-class Waiting(NamedTuple):
-    """A collective that is long because some worker is late.
-
-    Attributes:
-        rows: Its rows (indices into the fleet's keys).
-        name: Name of the collective.
-        workers: Workers (indices) that wait in it.
-        mean_us: Critical time per iteration on them.
-        accused_us: The same on the accused; NaN where nobody is accused.
-    """
-
-    rows: list[int]
-    name: str
-    workers: list[int]
-    mean_us: float
-    accused_us: float
-
-
 def build_findings(view: View, causes: Sequence[Cause]) -> tuple[Finding, ...]:
     """Return the findings: causes by falling gain, then symptoms, each under the first cause that explains it."""
-    symptoms: dict[tuple[str, str], tuple[int, Waiting]] = {}
+    symptoms: dict[tuple[str, str], tuple[int, Finding]] = {}
     for at, cause in enumerate(causes):
-        for kind, wait in find_waiting(view, cause.block):
-            symptoms.setdefault(kind, (at, wait))
+        for kind, symptom in find_waiting(view, cause):
+            symptoms.setdefault(kind, (at, symptom))
     first = len(causes) + 1
     findings = []
     for at, cause in enumerate(causes):
         explains = tuple(first + n for n, (owner, _) in enumerate(symptoms.values()) if owner == at)
         findings.append(_cause(view, at + 1, cause, explains))
-    findings += [_symptom(view, first + n, causes[owner], wait) for n, (owner, wait) in enumerate(symptoms.values())]
+    findings += [msgspec.structs.replace(one, order=first + n) for n, (_, one) in enumerate(symptoms.values())]
     return tuple(findings)
 
 
-def find_waiting(view: View, block: Block) -> list[tuple[tuple[str, str], Waiting]]:
-    """Return the collectives in which others wait for a block's workers, if a tenth of its excess; longest first."""
+def find_waiting(view: View, cause: Cause) -> list[tuple[tuple[str, str], Finding]]:
+    """Return the collectives in which others wait for a cause's workers, if a tenth of its excess; longest first.
+
+    Their order among the findings is not known yet.
+    """
+    block = cause.block
     others = np.setdiff1d(np.arange(view.workers), np.asarray(block.workers, dtype=np.intp))
     if block.scope == "all" or block.cell == "collectives" or not others.size:
         return []
@@ -75,27 +62,24 @@ def find_waiting(view: View, block: Block) -> list[tuple[tuple[str, str], Waitin
         if key.kind == "collective":
             # like groups wait alike: in a recording all of one name are one, online those that do the same job
             groups[key.name, "" if view.is_trace else str(like.get(key.group, key.group))].append(row)
-    waits = [(kind, _waiting(view, kind[0], rows, others, block)) for kind, rows in sorted(groups.items())]
-    worth = [(kind, wait) for kind, wait in waits if wait is not None and _extra_us(wait) >= 0.1 * block.excess_us]
-    return sorted(worth, key=lambda one: -_extra_us(one[1]))[:FEW]
+    waits = [(kind, rows, _waiters(view, rows, others, block)) for kind, rows in sorted(groups.items())]
+    found = [(kind, _symptom(view, cause, kind[0], rows, waiters)) for kind, rows, waiters in waits if waiters]
+    worth = [one for one in found if 1e3 * _extra_ms(one[1]) >= 0.1 * block.excess_us]
+    return sorted(worth, key=lambda one: -_extra_ms(one[1]))[:FEW]
 
 
-def _extra_us(wait: Waiting) -> float:
-    return wait.mean_us - float(np.nan_to_num(wait.accused_us))
+def _extra_ms(symptom: Finding) -> float:
+    told = symptom.duration
+    return told.per_iteration_ms - (told.peers_ms or 0.0) if told is not None else 0.0
 
 
-def _waiting(view: View, name: str, rows: list[int], others: NDArray[np.intp], block: Block) -> Waiting | None:
-    """Return a collective if some of the others spend clearly longer in it than the accused, beyond its transfer."""
+def _waiters(view: View, rows: list[int], others: NDArray[np.intp], block: Block) -> list[int]:
+    """Return those of the others that spend clearly longer in a collective than the accused, beyond its transfer."""
     accused, time_GW = list(block.workers), view.fleet.critical_us[rows]
     shortest_G1 = np.where(time_GW > 0, time_GW, np.inf).min(axis=1, keepdims=True)
     extra_W = np.where(time_GW > 0, time_GW - shortest_G1, 0.0).sum(axis=0)
     usual = float(extra_W[accused].mean()) if accused else 0.0
-    waiters = others[extra_W[others] - usual >= view.settings.beta_gate * view.iteration_us].tolist()
-    if not waiters:
-        return None
-    time_W = time_GW.sum(axis=0)
-    accused_us = float(time_W[accused].mean()) if accused else np.nan
-    return Waiting(rows, name, waiters, float(time_W[waiters].mean()), accused_us)
+    return list(others[extra_W[others] - usual >= view.settings.beta_gate * view.iteration_us].tolist())
 
 
 def _hosts(view: View, workers: Sequence[int]) -> tuple[str, ...]:
@@ -110,67 +94,59 @@ def _ranks(view: View, workers: Sequence[int]) -> tuple[int, ...]:
 def _cause(view: View, order: int, cause: Cause, explains: tuple[int, ...]) -> Finding:
     block = cause.block
     at_host = host_step(view, block.workers) if block.scope == "some" and cause.cause in _OF_HOSTS else ""
-    advice = block.culprit.next_step if block.culprit is not None else ""
+    steps = [block.culprit.next_step if block.culprit is not None else ""]
+    if view.is_trace:
+        steps.append(CATALOG[cause.cause].next_step_recorded.format(active=max(FEW_STEPS, 2 * view.iterations)))
+    caller = block.facts.caller  # of operators without a stack that of the function that calls them is told
+    stack = block.focus.stack or (caller.focus.stack if caller is not None else ())
     return Finding(
         order=order,
         role="cause",
         cause=cause.cause,
-        function=FindingFunction(name=block.focus.name, kind=block.kind, stack=_stack(block)),
+        function=FindingFunction(name=block.focus.name, kind=block.kind, stack=stack),
         workers=_ranks(view, block.workers),
         scope=block.scope,
         hosts=_hosts(view, block.workers),
         resource=summarize_resource(view, block),
         pattern=summarize_pattern(view, block) if block.rows else None,
-        duration=summarize_durations(view, block),
+        duration=_durations(
+            view.fleet,
+            list(block.rows),
+            _sides(view, block),
+            block.mean_us,
+            np.nan if block.cell == "late" and not block.focus.functions else block.reference_us,
+        ),
         gain=round(cause.gain, 4),
         confidence=round(cause.probability, 3),
         explains=explains,
         evidence=describe_evidence(view, cause),
-        next_step=at_host + (advice or _next_step(view, cause.cause)),
+        next_step=at_host + next((one for one in steps if one), CATALOG[cause.cause].next_step),
     )
 
 
-def _stack(block: Block) -> tuple[str, ...]:
-    """Return the stack of the named function; of operators without one, that of their caller."""
-    caller = block.facts.caller
-    return block.focus.stack or (caller.focus.stack if caller is not None else ())
-
-
-def _next_step(view: View, cause: str) -> str:
-    entry = CATALOG[cause]
-    recorded = entry.next_step_recorded.format(active=max(FEW_STEPS, 2 * view.iterations))
-    return (recorded if view.is_trace else "") or entry.next_step
-
-
-def _symptom(view: View, order: int, cause: Cause, wait: Waiting) -> Finding:
-    block = cause.block
+def _symptom(view: View, cause: Cause, name: str, rows: list[int], waiters: list[int]) -> Finding:
+    block, accused = cause.block, list(cause.block.workers)
+    time_W = view.fleet.critical_us[rows].sum(axis=0)
+    mean_us, accused_us = float(time_W[waiters].mean()), float(time_W[accused].mean()) if accused else np.nan
     whom = name_workers(_ranks(view, block.workers)) if block.workers else "a different worker each time"
     awaited = f"{block.focus.label} on {whom}" if block.focus.functions else whom
-    fleet, rows, members = view.fleet, wait.rows, wait.workers
-    count = float(fleet.count[rows][:, members].sum(axis=0).mean())
-    total = float(fleet.total_us[rows][:, members].sum(axis=0).mean())
     return Finding(
-        order=order,
+        order=0,
         role="symptom",
         cause=cause.cause,
-        function=FindingFunction(name=wait.name, kind="collective"),
-        workers=_ranks(view, wait.workers),
+        function=FindingFunction(name=name, kind="collective"),
+        workers=_ranks(view, waiters),
         scope="rotating" if block.scope == "rotating" else "some",
-        hosts=_hosts(view, wait.workers),
+        hosts=_hosts(view, waiters),
         pattern=PatternSummary(
-            beta=round(float(fleet.pattern[rows][:, members, 0].sum(axis=0).mean()), 4),
+            beta=round(_pattern(view, rows, waiters)[0], 4),
             mu=0.0,
             sigma=0.0,
             expected={"beta": (0.0, view.settings.expected_collective)},
         ),
-        duration=DurationSummary(
-            per_iteration_ms=round(wait.mean_us / 1e3, 3),
-            peers_ms=None if np.isnan(wait.accused_us) else round(wait.accused_us / 1e3, 3),
-            mean_ms=round(total / count / 1e3, 4) if count else 0.0,
-            count_per_iteration=round(count, 3),
-        ),
+        duration=_durations(view.fleet, rows, (waiters, []), mean_us, accused_us),
         confidence=round(cause.probability, 3),
-        evidence=(f"It takes {format_ms(wait.mean_us)} per iteration because it waits for {awaited}.",),
+        evidence=(f"It takes {format_ms(mean_us)} per iteration because it waits for {awaited}.",),
         next_step="Nothing: it goes away with its cause.",
     )
 
@@ -238,17 +214,17 @@ def summarize_resource(view: View, block: Block) -> ResourceUse | None:
     )
 
 
-def summarize_durations(view: View, block: Block) -> DurationSummary:
-    """Return how long and how often a block's rows run, against the reference."""
-    accused, others = _sides(view, block)
-    rows = list(block.rows)
-    count = float(view.fleet.count[rows][:, accused].sum(axis=0).mean())
-    total = float(view.fleet.total_us[rows][:, accused].sum(axis=0).mean())
+def _durations(
+    fleet: Fleet, rows: list[int], sides: tuple[list[int], list[int]], mean_us: float, usual_us: float
+) -> DurationSummary:
+    """Return how long and how often rows run on one side of the workers, against the reference and the other side."""
+    accused, others = sides
+    count, total_us = (float(told[rows][:, accused].sum(axis=0).mean()) for told in (fleet.count, fleet.total_us))
     return DurationSummary(
-        per_iteration_ms=round(block.mean_us / 1e3, 3),
-        peers_ms=None if block.cell == "late" and not block.focus.functions else round(block.reference_us / 1e3, 3),
-        mean_ms=round(total / count / 1e3, 4) if count > 0 else 0.0,
+        per_iteration_ms=round(mean_us / 1e3, 3),
+        peers_ms=None if np.isnan(usual_us) else round(usual_us / 1e3, 3),
+        mean_ms=round(total_us / count / 1e3, 4) if count > 0 else 0.0,
         count_per_iteration=round(count, 3),
-        peers_count=round(float(view.fleet.count[rows][:, others].sum(axis=0).mean()), 3) if others else None,
-        is_sampled=any(view.fleet.keys[row].kind == "python" for row in rows),
+        peers_count=round(float(fleet.count[rows][:, others].sum(axis=0).mean()), 3) if others else None,
+        is_sampled=any(fleet.keys[row].kind == "python" for row in rows),
     )

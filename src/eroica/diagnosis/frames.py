@@ -128,15 +128,6 @@ class Focus(msgspec.Struct, frozen=True, kw_only=True):
 NOTHING = Focus(name=NO_FUNCTION, functions=(), share=0.0, is_specific=False)
 
 
-class _Node(msgspec.Struct, kw_only=True):
-    """Rows, excess and time under one frame."""
-
-    rows: list[int] = []
-    excess: float = 0.0
-    time: float = 0.0
-    depth: float = 0.0
-
-
 @lru_cache(maxsize=65536)
 def split_frame(entry: str) -> Frame:
     """Take a stack entry apart; an entry of another form is all name."""
@@ -185,50 +176,38 @@ def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: 
     total = float(excess_R.sum())
     if total <= 0:
         return None
-    nodes = _nodes(keys, functions, excess_R, time_R)
-    most = {name: node for name, node in nodes.items() if node.excess >= MOST * total}
-    specific = {name: node for name, node in most.items() if node.excess >= HALF * node.time}
-    own = {name: node for name, node in specific.items() if is_own_frame(name[0])}
-    for choice in (own, specific, {name: node for name, node in most.items() if is_own_frame(name[0])}):
+    excess, time = excess_R.tolist(), time_R.tolist()
+    under: dict[tuple[str, bool], list[int]] = defaultdict(
+        list
+    )  # rows under a frame, and of it as a leaf; heaviest first
+    for at in np.argsort(-excess_R, kind="stable").tolist():
+        stack = keys[functions[at]].stack
+        for entry in {(frame, False) for frame in stack} | {(frame, True) for frame in stack[-1:]}:
+            under[entry].append(at)
+    held = {entry: sum(excess[at] for at in rows) for entry, rows in under.items()}
+    most = {entry: sum(time[at] for at in under[entry]) for entry, one in held.items() if one >= MOST * total}
+    specific = {entry: whole for entry, whole in most.items() if held[entry] >= HALF * whole}
+
+    def rank(entry: tuple[str, bool]) -> tuple[float, int, tuple[str, bool]]:
+        """Sort the frame with the least time first, of equals the deepest."""
+        return round(most[entry], 3), -keys[functions[under[entry][0]]].stack.index(entry[0]), entry
+
+    own = [entry for entry in most if is_own_frame(entry[0])]
+    for choice in ([entry for entry in own if entry in specific], specific, own):
         if choice:
-            entry = min(choice, key=lambda name: (round(choice[name].time, 3), -choice[name].depth, name))
-            return _focus(keys, entry[0], nodes[entry], total, is_specific=entry in specific)
-    return _heaviest(keys, functions, excess_R, time_R)
-
-
-def _nodes(
-    keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats
-) -> dict[tuple[str, str], _Node]:
-    """Collect frames with all rows under them ("any"), and as leaves ("leaf"); heaviest row first."""
-    nodes: dict[tuple[str, str], _Node] = defaultdict(_Node)
-    for at in np.argsort(-excess_R, kind="stable"):
-        row, excess, time = functions[at], excess_R[at], time_R[at]
-        stack = keys[row].stack
-        for entry in {(frame, "any") for frame in stack} | {(frame, "leaf") for frame in stack[-1:]}:
-            node = nodes[entry]
-            node.depth = (node.depth * len(node.rows) + stack.index(entry[0])) / (len(node.rows) + 1)
-            node.rows.append(row)
-            node.excess += float(excess)
-            node.time += float(time)
-    return nodes
-
-
-def _focus(keys: Sequence[FunctionKey], entry: str, node: _Node, total: float, *, is_specific: bool) -> Focus:
-    frame = split_frame(entry)
-    return Focus(
-        name=frame.name,
-        place=frame.place,
-        stack=keys[node.rows[0]].stack,
-        functions=tuple(node.rows),
-        share=min(node.excess / total, 1.0),
-        is_own=is_own_frame(entry),
-        is_specific=is_specific,
-    )
-
-
-def _heaviest(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus:
+            entry = min(choice, key=rank)
+            frame, rows = split_frame(entry[0]), tuple(functions[at] for at in under[entry])
+            return Focus(
+                name=frame.name,
+                place=frame.place,
+                stack=keys[rows[0]].stack,
+                functions=rows,
+                share=min(held[entry] / total, 1.0),
+                is_own=entry in own,
+                is_specific=entry in specific,
+            )
     row = int(np.argmax(excess_R))
-    found = focus_on_row(keys, functions[row], float(excess_R[row] / excess_R.sum()))
+    found = focus_on_row(keys, functions[row], float(excess_R[row] / total))
     return msgspec.structs.replace(found, is_specific=bool(excess_R[row] >= HALF * time_R[row]))
 
 
@@ -365,7 +344,7 @@ _HANDLERS = _Library(("logging/",))
 
 def activity_of(stack: Sequence[str]) -> Activity:
     """Return the activity that a stack shows; "" where no frame of a known library tells."""
-    return _activity(tuple(stack))
+    return _activity(tuple(stack)) if stack else ""
 
 
 @lru_cache(maxsize=8192)
@@ -374,13 +353,8 @@ def _activity(stack: tuple[str, ...]) -> Activity:
         purpose = _of_frame(frame, "purpose")
         if purpose and not (purpose == "log" and _is_around_training(stack, place)):
             return purpose
-    for frame in reversed(stack):
-        read = _of_frame(frame, "read")
-        if read:
-            return read
-    if any(_of_frame(frame, "sync") for frame in stack):
-        return "sync"
-    return "thread" if stack and _of_frame(stack[-1], "thread") else ""
+    asked = [*((one, "read") for one in reversed(stack)), *((one, "sync") for one in stack), (stack[-1], "thread")]
+    return next((found for one in asked if (found := _of_frame(*one))), "")
 
 
 def _is_around_training(stack: tuple[str, ...], place: int) -> bool:
@@ -392,14 +366,10 @@ def _is_around_training(stack: tuple[str, ...], place: int) -> bool:
     above, below = stack[:place], stack[place + 1 :]
     if split_frame(stack[place]).name.endswith("catch_wrapper"):
         return True
-    is_in_own = any(is_own_frame(frame) and not _is_file(frame) for frame in above)
+    # a file run as a whole is where programs begin
+    is_in_own = any(is_own_frame(frame) and split_frame(frame).name != "<module>" for frame in above)
     begins_below = not is_in_own and any(map(is_own_frame, below)) and not _shows(_HANDLERS, stack[place])
     return begins_below or any(_shows(_TRAINING, frame) for frame in below)
-
-
-def _is_file(frame: str) -> bool:
-    """True if a frame is a file run as a whole, which is where programs begin."""
-    return split_frame(frame).name == "<module>"
 
 
 @lru_cache(maxsize=65536)

@@ -10,9 +10,7 @@ Array suffixes: W workers, I iterations, R rows. All times are microseconds per 
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -124,7 +122,6 @@ def _crowd(view: View, crowd: list[int], focus: Focus, lost_us: float, taken_W: 
     )
     return Block(
         cell="python",
-        rows=(),
         focus=focus,
         workers=tuple(crowd),
         scope="all" if len(crowd) == view.workers else "some",
@@ -152,8 +149,6 @@ _BUSY, _BUSIER, _ABOUT = 0.15, 0.12, 1.5
 _WAITS = frozenset({"network", "file", "sync", "thread", "save", "log", "service", "program"})
 #: Least excess relative to the reference: being starved of the lock is evidence of its own.
 _LEAST_RATIO = 0.25
-#: Where threads begin.
-_STARTS = re.compile(r"\((?:threading|concurrent/futures/thread|multiprocessing/pool)\.py:")
 _NEXT_STEP = (
     "Let another process do what this thread does (multiprocessing, with its result through a queue), let it work in "
     "native code that gives the lock back, or do it less often."
@@ -232,19 +227,7 @@ def _idle_us(fleet: Fleet) -> Floats:
 
 
 def _busy_beside(fleet: Fleet) -> Floats:
-    """Return the cores that Python of other threads uses: the most of threads with one outermost function. [W]."""
-    programs: dict[str, list[int]] = defaultdict(list)
-    for at, key in enumerate(fleet.keys):
-        if key.thread == "background":
-            programs[_program(key.stack)].append(at)
-    used_PW = [
-        (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0) for rows in programs.values()
-    ]
-    whole_W = np.maximum(fleet.iteration_us.mean(axis=1), 1e-9)
-    return np.asarray(np.max(used_PW, axis=0) / whole_W if used_PW else np.zeros(len(fleet.ranks)))
-
-
-def _program(stack: Sequence[str]) -> str:
-    """Name the outermost function of a thread that is not part of the library that started it."""
-    own = (frame for frame in stack if not _STARTS.search(frame))
-    return next(own, "").partition(":")[0]
+    """Return the cores that Python of other threads uses. float64 [W]."""
+    rows = [at for at, key in enumerate(fleet.keys) if key.thread == "background"]
+    used_W = (fleet.total_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1])).sum(axis=0)
+    return np.asarray(used_W / np.maximum(fleet.iteration_us.mean(axis=1), 1e-9))

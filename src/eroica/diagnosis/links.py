@@ -26,6 +26,7 @@ from eroica.localize.links import Flow, SlowLink, find_slow_link, read_flows
 from eroica.localize.rule import USE_FLOOR
 from eroica.model.shares import percent
 from eroica.model.verdict import ResourceUse
+from eroica.model.words import byte_size
 
 Floats = NDArray[np.float64]
 #: The fast fifth of like groups shows what a transfer can take. A group is slow from so many times that on, and its
@@ -91,12 +92,9 @@ def _of_link(view: View, link: SlowLink, rows: list[int]) -> Iterator[Block]:
 
 
 def _link_culprit(link: SlowLink) -> Culprit:
-    whose = {
-        "both": f"The network link of {link.hosts[0]}",
-        "outgoing": f"The outgoing network link of {link.hosts[0]}",
-        "incoming": f"The incoming network link of {link.hosts[0]}",
-        "path": f"The network path from {link.hosts[0]} to {link.hosts[-1]}",
-    }[link.way]
+    whose = f"The {'' if link.way == 'both' else f'{link.way} '}network link of {link.hosts[0]}"
+    if link.way == "path":
+        whose = f"The network path from {link.hosts[0]} to {link.hosts[-1]}"
     usual = max((flow.busy_share for flow in link.others), default=0.0)
     others = sorted(link.others, key=lambda flow: flow.rate)[:2]
     sent = sum(flow.retransmits for flow in link.slow), sum(flow.retransmits for flow in link.others)
@@ -104,7 +102,8 @@ def _link_culprit(link: SlowLink) -> Culprit:
         kind="link",
         subject=(
             f"{whose} is slow: data waits on it {percent(link.busiest.busy_share)} of the time (other links "
-            f"{percent(usual)}) and moves at {format_rate(link.rate)} (others {format_rate(link.peers_rate)})"
+            f"{percent(usual)}) and moves at {byte_size(round(link.rate))}/s (others "
+            f"{byte_size(round(link.peers_rate))}/s)"
         ),
         evidence=(
             *(f"{_described(flow)}." for flow in link.slow),
@@ -117,21 +116,12 @@ def _link_culprit(link: SlowLink) -> Culprit:
     )
 
 
-def format_rate(rate: float) -> str:
-    """Return bytes per second for people: "9.7 MB/s"."""
-    for unit in ("B/s", "kB/s", "MB/s"):
-        if rate < 1000:
-            return f"{rate:.2g} {unit}" if rate < 10 else f"{rate:.0f} {unit}"
-        rate /= 1000
-    return f"{rate:.1f} GB/s"
-
-
 def _described(flow: Flow) -> str:
     rtt = f", round trip {flow.rtt_s * 1e3:.2g} ms" if flow.rtt_s else ""
     return (
-        f"{flow.source} to {flow.target}: {flow.sent_bytes / 1e6:.3g} MB with data under way "
-        f"{percent(flow.busy_share)} of the time, {format_rate(flow.rate)}{rtt}, "
-        f"{flow.queued_bytes / 1e3:.0f} kB waiting on average"
+        f"{flow.source} to {flow.target}: {byte_size(round(flow.sent_bytes))} with data under way "
+        f"{percent(flow.busy_share)} of the time, {byte_size(round(flow.rate))}/s{rtt}, "
+        f"{byte_size(round(flow.queued_bytes))} waiting on average"
     )
 
 

@@ -12,15 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block
-from eroica.diagnosis.frames import (
-    LARGE_PART,
-    MOST,
-    Focus,
-    activity_of,
-    find_focus,
-    is_own_frame,
-    split_frame,
-)
+from eroica.diagnosis.frames import LARGE_PART, MOST, Focus, activity_of, find_focus, is_own_frame, split_frame
 from eroica.diagnosis.view import View
 from eroica.localize.fleet import Fleet
 from eroica.model.pattern import ThreadRole
@@ -112,9 +104,8 @@ def _next_itself(view: View, rows: Sequence[int], found: Focus | None) -> Focus:
     """Return the loader's next as a whole."""
     key = view.fleet.keys[max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))]
     entry = next((frame for frame in key.stack if split_frame(frame).file.endswith(_LOADER_FILE)), None)
-    frame = split_frame(entry) if entry else None
-    name = frame.name if frame else (found.name if found else key.name)
-    place = frame.place if frame else (found.place if found else "")
+    told = split_frame(entry) if entry else found
+    name, place = (told.name, told.place) if told is not None else (key.name, "")
     return Focus(name=name, place=place, stack=key.stack, functions=tuple(rows))
 
 

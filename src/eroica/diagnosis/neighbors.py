@@ -13,7 +13,7 @@ import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import HALF
-from eroica.diagnosis.operators import FULL, HELD, OF_LOSS, host_fact, queued_share
+from eroica.diagnosis.operators import FULL, HELD, OF_LOSS, host_fact
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import FEW, join_names, name_workers
 from eroica.model.pattern import Neighbor, WorkerPattern
@@ -115,7 +115,7 @@ def _on_host(view: View, here: _Host, block: Block, factor: float) -> _Taken | N
         return _Taken(what, f"other virtual machines on the hardware of {here.name}", min(steal / lost, 1.0))
     usual = here.usual("cores_outside")
     is_full = usual is not None and fact(here.here[0], "host_busy") >= FULL
-    is_queued, more = _queued(view, here, block) >= OF_LOSS * lost, here.more("cores_outside")
+    is_queued, more = block.facts.queued >= OF_LOSS, here.more("cores_outside")
     unseen = here.more("cores_unseen")
     more += unseen if unseen >= HALF else 0.0  # interrupts and brief processes are such, too
     if more < max(HALF * cores, _LEAST_CORES) or not (is_queued or is_full):
@@ -129,15 +129,6 @@ def _on_host(view: View, here: _Host, block: Block, factor: float) -> _Taken | N
         f"On {here.name} {clause}, and do not belong to the job; {compared}; the workers lack about {cores:.1f} cores."
     )
     return _Taken(what, f"others on {here.name}: {clause}", min(more / max(cores, 1e-9), 1.0))
-
-
-def _queued(view: View, here: _Host, block: Block) -> float:
-    """Return the share of running time that the worst accused worker loses to a longer wait for a core than usual."""
-    now_W, usual_W = queued_share(view.fleet), np.nan_to_num(view.suspects.then(queued_share))
-    if block.reference == "peers" and len(block.workers) < view.workers:
-        usual_W = np.maximum(usual_W, np.median(np.nan_to_num(np.delete(now_W, block.workers))))
-    lost_W = 1 - (1 - np.clip(np.nan_to_num(now_W), 0.0, 1.0)) / (1 - np.minimum(usual_W, 0.95))
-    return float(lost_W[here.members].max())
 
 
 def _on_device(view: View, here: _Host, block: Block, factor: float) -> _Taken | None:

@@ -101,29 +101,23 @@ def speed_against(suspects: Suspects, source: Source, phases: frozenset[str] | N
     else:
         like_count_FW = suspects.rows_then(rows, lambda past, at: past.count[at])
         like_FW = _mean_duration(suspects.rows_then(rows, lambda past, at: past.total_us[at]), like_count_FW)
-    return _compare(duration_FW, count_FW, like_FW, like_count_FW)
-
-
-def _mean_duration(total_FW: Floats, count_FW: Floats) -> Floats:
-    missing = np.full(total_FW.shape, np.nan)
-    return np.asarray(np.divide(total_FW, count_FW, out=missing, where=count_FW > 0))
-
-
-def _compare(duration_FW: Floats, count_FW: Floats, like_FW: Floats, like_count_FW: Floats) -> Speed:
     known_FW = (like_FW > 0) & (like_count_FW > 0) & (duration_FW > 0)
-    weight_FW = np.where(known_FW, np.nan_to_num(like_FW) * np.nan_to_num(like_count_FW), 0.0)
     ratio_FW = np.divide(duration_FW, like_FW, out=np.ones(duration_FW.shape), where=known_FW)
-    own_FW = np.nan_to_num(duration_FW) * count_FW
-    own_W = np.maximum(own_FW.sum(axis=0), 1e-9)
+    own_W = np.maximum((np.nan_to_num(duration_FW) * count_FW).sum(axis=0), 1e-9)
     price_FW = np.where(known_FW, like_FW, np.nan_to_num(duration_FW))
     has_reference_W = ~np.isnan(like_count_FW).all(axis=0) if like_count_FW.size else np.zeros(own_W.size, np.bool_)
     more_W = (price_FW * (count_FW - np.nan_to_num(like_count_FW))).sum(axis=0) / own_W
     longer_W = np.where(known_FW, count_FW * (duration_FW - like_FW), 0.0).sum(axis=0) / own_W
     return Speed(
-        factor=_weighted_median(ratio_FW, weight_FW),
+        factor=_weighted_median(ratio_FW, np.where(known_FW, like_FW * like_count_FW, 0.0)),
         more_work=np.where(has_reference_W, more_W, np.nan),
         slower=np.where(has_reference_W, longer_W, np.nan),
     )
+
+
+def _mean_duration(total_FW: Floats, count_FW: Floats) -> Floats:
+    missing = np.full(total_FW.shape, np.nan)
+    return np.asarray(np.divide(total_FW, count_FW, out=missing, where=count_FW > 0))
 
 
 def _weighted_median(values_FW: Floats, weight_FW: Floats) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Reference
-from eroica.diagnosis.frames import MOST, NOTHING
+from eroica.diagnosis.frames import MOST
 from eroica.diagnosis.view import View
 from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
 from eroica.localize.fleet import Fleet
@@ -33,64 +33,45 @@ FEW_ITERATIONS = 9
 FEWEST_SAMPLES = 5
 
 
-class Spent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Time in a group of rows.
-
-    Attributes:
-        rows: The rows (indices into the fleet's keys).
-        time_us: Their time in each iteration. float64 [W, I].
-        steady_us: The same with the jitter of sampling taken out, for recomputing iterations. float64 [W, I].
-        error_us: Standard error of its mean that stems from sampling. float64 [W].
-    """
-
-    rows: list[int]
-    time_us: Floats
-    steady_us: Floats
-    error_us: Floats
-
-
-def measure(view: View, rows: Sequence[int]) -> Spent:
-    """Return the time of a group of rows."""
-    time_WI = view.fleet.series(rows)
-    mean_W1 = time_WI.mean(axis=1, keepdims=True)
-    error_W = np.sqrt((view.fleet.error_us[list(rows)] ** 2).sum(axis=0))
-    kept_W = 1 - error_W**2 * time_WI.shape[1] / np.maximum(time_WI.var(axis=1), 1e-9)
-    steady_WI = mean_W1 + np.clip(kept_W, 0.0, 1.0)[:, None] * (time_WI - mean_W1)
-    return Spent(rows=list(rows), time_us=time_WI, steady_us=steady_WI, error_us=error_W)
-
-
-def expected(view: View, spent: Spent, source: Reference, limit: float | None = None) -> Excess | None:
-    """Compare the time of a group with what it should be by one source.
+def expected(
+    view: View, rows: Sequence[int], time_WI: Floats, source: Reference, limit: float | None = None
+) -> Excess | None:
+    """Compare the time of some rows with what it should be by one source.
 
     Args:
         view: The window.
-        spent: Time of the group.
+        rows: The rows (indices into the fleet's keys).
+        time_WI: Their time in each iteration. float64 [W, I].
         source: The role's other workers, the same worker's baseline window, or a limit.
-        limit: Share of the iteration that the group may take (0-1), for the source "expectation".
+        limit: Share of the iteration that they may take (0-1), for the source "expectation".
 
     Returns:
         Time, reference and error of each worker; None where the source tells nothing.
     """
     if source == "peers":
-        excess = view.fleet.above_usual(spent.time_us)
+        excess = view.fleet.above_usual(time_WI)
         if view.is_slow and view.suspects.baseline is not None:  # who always did more has not made the job slower
-            before_W = view.before(spent.rows).mean(axis=1)
+            before_W = view.before(list(rows)).mean(axis=1)
             excess = msgspec.structs.replace(excess, reference_us=np.fmax(excess.reference_us, before_W))
     elif source == "baseline":
         least_us = (view.baseline_us or np.inf) * (1 + view.settings.min_gain)
         if view.suspects.baseline is None or view.iteration_us < least_us:
             return None
-        excess = excess_over_baseline(spent.time_us, view.before(spent.rows))
+        excess = excess_over_baseline(time_WI, view.before(list(rows)))
     else:
         if limit is None:
             return None
         limit_W = np.full(view.workers, limit * view.iteration_us + view.recording_us)
-        mean_W = spent.time_us.mean(axis=1)
-        excess = Excess(mean_us=mean_W, reference_us=limit_W, error_us=mean_error(spent.time_us))
+        excess = Excess(mean_us=time_WI.mean(axis=1), reference_us=limit_W, error_us=mean_error(time_WI))
     if view.iterations > FEW_ITERATIONS:
         return excess
     join = np.hypot if view.iterations == 1 else np.maximum
-    return msgspec.structs.replace(excess, error_us=join(excess.error_us, spent.error_us))
+    return msgspec.structs.replace(excess, error_us=join(excess.error_us, _sampling_error(view, rows)))
+
+
+def _sampling_error(view: View, rows: Sequence[int]) -> Floats:
+    """Return the standard error of the mean time in some rows that stems from sampling. float64 [W]."""
+    return np.asarray(np.sqrt((view.fleet.error_us[list(rows)] ** 2).sum(axis=0)))
 
 
 def find_outliers(
@@ -112,9 +93,13 @@ def find_outliers(
     """
     if not rows or not _worth_reading(view, rows, limit):
         return
-    spent = measure(view, rows)
+    time_WI = view.fleet.series(rows)
+    # without the jitter of sampling, for recomputing iterations
+    kept_W = 1 - _sampling_error(view, rows) ** 2 * time_WI.shape[1] / np.maximum(time_WI.var(axis=1), 1e-9)
+    mean_W1 = time_WI.mean(axis=1, keepdims=True)
+    steady_WI = mean_W1 + np.clip(kept_W, 0.0, 1.0)[:, None] * (time_WI - mean_W1)
     for source in SOURCES:
-        excess = expected(view, spent, source, limit)
+        excess = expected(view, rows, time_WI, source, limit)
         if excess is None:
             continue
         least = view.settings.min_gain
@@ -124,10 +109,13 @@ def find_outliers(
         over_W = stands_out(view, excess, 0.0 if source == "expectation" else ratio, sure, least)
         if not over_W.any():
             continue
-        if source == "peers":
-            yield from _some(view, spent, excess, over_W)
+        if source == "peers":  # the workers for which their peers wait
+            agreement_W = view.deficit_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
+            late_W = over_W & (agreement_W >= LEAST_AGREEMENT * view.strictness)
+            if late_W.any():
+                yield outliers_of("peers", excess, steady_WI, late_W, agreement_W)
         else:
-            yield from _most(view, spent, excess, over_W, source)
+            yield from _most(view, steady_WI, excess, over_W, source)
 
 
 def _worth_reading(view: View, rows: Sequence[int], limit: float | None) -> bool:
@@ -164,24 +152,16 @@ def use_of_core(fleet: Fleet, rows: Sequence[int]) -> Floats:
     return np.where(samples_RW.sum(axis=0) >= FEWEST_SAMPLES, share_W, np.nan)
 
 
-def _some(view: View, spent: Spent, excess: Excess, over_W: Flags) -> Iterator[Block]:
-    """Yield the workers for which their peers wait."""
-    agreement_W = view.deficit_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
-    late_W = over_W & (agreement_W >= LEAST_AGREEMENT * view.strictness)
-    if late_W.any():
-        yield outliers_of("peers", excess, spent.steady_us, late_W, agreement_W)
-
-
-def _most(view: View, spent: Spent, excess: Excess, over_W: Flags, source: Reference) -> Iterator[Block]:
+def _most(view: View, steady_WI: Floats, excess: Excess, over_W: Flags, source: Reference) -> Iterator[Block]:
     """Yield most workers together; or each role that exceeds as a whole while other roles wait for it."""
     waits_W = view.wait_rise_us if source == "baseline" else view.wait_us
     late_W, agreement = late_together(excess, over_W, waits_W)
     if late_W.any():
-        yield outliers_of(source, excess, spent.steady_us, late_W, agreement)
+        yield outliers_of(source, excess, steady_WI, late_W, agreement)
     elif source != "expectation":
         agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
         for role_W in late_roles(view, over_W, agreement_W):
-            yield outliers_of(source, excess, spent.steady_us, role_W, agreement_W)
+            yield outliers_of(source, excess, steady_WI, role_W, agreement_W)
 
 
 def late_roles(view: View, over_W: Flags, agreement_W: Floats) -> Iterator[Flags]:
@@ -231,8 +211,6 @@ def outliers_of(
     agreement = None if agreement_W is None else np.clip(np.broadcast_to(agreement_W, late_W.shape)[late_W], 0.0, 1.0)
     return Block(
         cell="python",
-        rows=(),
-        focus=NOTHING,
         workers=tuple(np.flatnonzero(late_W).tolist()),
         scope="all" if agreement is None else "some",
         reference=source,

@@ -10,7 +10,7 @@ time. All times are microseconds per iteration.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,15 +192,12 @@ def _late_together(chain: Chain) -> Iterator[tuple[list[int], Places]]:
     while left:
         first = left.pop(0)
         own_K = chain.nearly_last[first]
-        alike = [row for row in left if _overlap(own_K, chain.nearly_last[row]) >= HALF]
+        others = [(row, chain.nearly_last[row]) for row in left]
+        alike = [row for row, one_K in others if (own_K & one_K).sum() >= HALF * max((own_K | one_K).sum(), 1)]
         left = [row for row in left if row not in alike]
         at = np.flatnonzero((chain.share[[first, *alike]] > 0).any(axis=0))
         if at.size > 1 and 1 + len(alike) < len(chain.members):
             yield [first, *alike], at
-
-
-def _overlap(one_K: NDArray[np.bool_], other_K: NDArray[np.bool_]) -> float:
-    return float((one_K & other_K).sum() / max(int((one_K | other_K).sum()), 1))
 
 
 def _passing_on(view: View, chain: Chain, rows: list[int], at: Places) -> list[int]:
@@ -233,15 +230,12 @@ def _is_chance(view: View, chain: Chain, rows: list[int], at: Places) -> bool:
         return len(chain.members) == 2 and at.size < len(chain.kinds)
     signed_I = np.bincount(at_K, weights=signed_K[inside]).astype(np.float64)
     few = 1.0 if (signed_I > 0).all() else noise_factor(iterations.size - 1)
-    own = _own_error(view, [chain.members[row] for row in rows]) if len(chain.members) > 2 else 0.0
+    own = 0.0
+    if len(chain.members) > 2:  # the own work of workers that do the same varies, too
+        alike_W = np.isin(view.fleet.roles, view.fleet.roles[[chain.members[row] for row in rows]])
+        own = float(np.sqrt(view.fleet.busy_us[alike_W].var(axis=1, ddof=1).mean() / view.iterations))
     least = float(np.hypot(SURE, np.sqrt(2 * np.log(view.workers / 2))))  # of the largest of so many
     return bool(signed_I.mean() < least * max(few * float(mean_error(signed_I[None])[0]), own))
-
-
-def _own_error(view: View, workers: Sequence[int]) -> float:
-    """Return the standard error of own work over the iterations of workers that do the same as some."""
-    alike_W = np.isin(view.fleet.roles, view.fleet.roles[list(workers)])
-    return float(np.sqrt(view.fleet.busy_us[alike_W].var(axis=1, ddof=1).mean() / view.iterations))
 
 
 def _block(view: View, chain: Chain, rows: list[int], at: Places) -> Block | None:

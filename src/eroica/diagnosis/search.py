@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -33,22 +32,15 @@ from eroica.diagnosis.frames import (
 from eroica.diagnosis.links import find_slow_transfers
 from eroica.diagnosis.loaders import find_loading_function, join_equally_slow, reference_of_rows
 from eroica.diagnosis.operators import held_share, queued_share
-from eroica.diagnosis.outliers import (
-    FEW_ITERATIONS,
-    LEAST_AGREEMENT,
-    LEAST_RATIO,
-    find_outliers,
-    time_above,
-)
+from eroica.diagnosis.outliers import FEW_ITERATIONS, LEAST_AGREEMENT, LEAST_RATIO, find_outliers, time_above
 from eroica.diagnosis.recordings import find_idle_devices, find_late_arrivals
-from eroica.diagnosis.stages import find_structure
+from eroica.diagnosis.stages import find_long_stage
 from eroica.diagnosis.view import View
 from eroica.localize.blame import OFTEN, is_often
 from eroica.localize.excess import SURE, mean_error
 from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
-Places = NDArray[np.intp]
 #: Least excess of operators relative to the reference: their times vary less than those of Python, on a device least.
 _RATIO_OF_OPERATORS, _RATIO_ON_DEVICE = 0.3, 0.1
 #: Prefetching loaders stall in bursts, so their excess is jumpy: standard errors that are enough.
@@ -81,6 +73,8 @@ _Found = tuple[float, Block, tuple[int, ...]]
 def find_blocks(view: View) -> list[Block]:
     """Return all blocks of excess, with their facts, in no order."""
     cells = list_cells(view)
+    # structure is a cause in recordings, and against a stated iteration time
+    stage = find_long_stage(view) if view.is_trace or view.context.window.purpose == "expected" else None
     found = [
         *_in_cells(view, cells),
         *_in_frames(view, cells["python"]),
@@ -91,7 +85,7 @@ def find_blocks(view: View) -> list[Block]:
         *find_slow_transfers(view, cells["collectives"]),
         *find_late_arrivals(view),
         *find_idle_devices(view),
-        *find_structure(view),
+        *([stage] if stage is not None else []),
     ]
     known = [with_facts(view, with_caller(view, block)) for block in found]
     return [*known, *(with_facts(view, block) for block in _held(view, known))]
@@ -99,22 +93,16 @@ def find_blocks(view: View) -> list[Block]:
 
 def _in_cells(view: View, cells: _Cells) -> Iterator[Block]:
     """Yield blocks of whole cells, but for Python, whose tree is searched by itself."""
+    is_device, settings = view.fleet.has_accelerator, view.settings
+    limits = {"input": settings.expected_python, "memory": settings.expected_memory} if is_device else {}
+    ratios = {"launches": _RATIO_OF_OPERATORS, "operators": _RATIO_ON_DEVICE if is_device else _RATIO_OF_OPERATORS}
     for cell in ("input", "collections", "memory", "operators", "launches"):
-        rows, limit, strength, ratio = cells[cell], None, SURE, LEAST_RATIO
-        if cell == "input":
-            limit = view.settings.expected_python if view.fleet.has_accelerator else None
-            strength = _STRENGTH_OF_INPUT
-        elif cell == "memory" and view.fleet.has_accelerator:
-            limit = view.settings.expected_memory
-        elif cell == "launches":
-            ratio = _RATIO_OF_OPERATORS
-        elif cell == "operators":
-            ratio = _RATIO_ON_DEVICE if view.fleet.has_accelerator else _RATIO_OF_OPERATORS
         if cell == "collections" and view.iterations < 3:
             continue  # a collection that falls into one of two iterations is none of the job's pace
-        for late in find_outliers(view, rows, limit=limit, strength=strength, ratio=ratio):
+        strength, ratio = _STRENGTH_OF_INPUT if cell == "input" else SURE, ratios.get(cell, LEAST_RATIO)
+        for late in find_outliers(view, cells[cell], limit=limits.get(cell), strength=strength, ratio=ratio):
             joined = join_equally_slow(view, late) if cell == "input" else late
-            block = _block(view, cell, rows, joined)
+            block = _block(view, cell, cells[cell], joined)
             if block is not None:
                 yield block
 
@@ -178,12 +166,13 @@ def _now_and_then(view: View, rows: list[int]) -> list[Block]:
         if is_own_frame(frame) and (block := _occurring(view, list(cell))) is not None:
             found.append(block)
     kept: list[Block] = []
+    used: set[int] = set()
     for block in sorted(found, key=lambda one: -(one.gain or 0.0)):
-        around = [one for one in kept if not set(one.rows).isdisjoint(block.rows)]
-        if not around:
-            kept.append(block)
-        elif all((block.gain or 0) >= HOLDS * (one.gain or 0) and len(block.rows) < len(one.rows) for one in around):
-            kept = [*(one for one in kept if one not in around), block]
+        if used.isdisjoint(block.rows):
+            inside = [one for one in found if {*one.rows} <= {*block.rows}]
+            same = [one for one in inside if (one.gain or 0.0) >= HOLDS * (block.gain or 0.0)]
+            kept.append(min(same, key=lambda one: len(one.rows)))
+            used |= {*block.rows}
     return kept
 
 
@@ -284,15 +273,16 @@ def _in_turn(view: View, cells: _Cells) -> Iterator[Block]:
     fleet, past = view.fleet, view.suspects.baseline
     if view.is_trace or view.iterations < _fewest(view) or view.workers < 2:
         return
-    lead, turns = _LEAD_ON_DEVICE if fleet.has_accelerator else _LEAD, _read_turns(fleet)
-    at = np.flatnonzero(turns.lead_us >= lead * turns.usual_us)
+    above_WI, lead_I = _read_turns(fleet)
+    least_us = (_LEAD_ON_DEVICE if fleet.has_accelerator else _LEAD) * float(np.median(fleet.busy_us))
+    at = np.flatnonzero(lead_I >= least_us)
     has_grown = fleet.has_accelerator and past is None  # devices do not wander by luck, as workers on cores do
     if past is not None and past.iteration_us.shape[1] > 1:
-        grown_us = float(turns.lead_us.mean()) - float(_read_turns(past).lead_us.mean())
-        has_grown = grown_us >= lead / 2 * turns.usual_us
+        has_grown = float(lead_I.mean() - _read_turns(past)[1].mean()) >= least_us / 2
     if at.size < OFTEN * view.iterations or not has_grown:
         return
-    last, late_us = turns.last[at], float(turns.late_us[at].mean())
+    late_I = above_WI.max(axis=0) - np.median(above_WI, axis=0)
+    last, late_us = above_WI.argmax(axis=0)[at], float(late_I[at].mean())
     most = int(np.bincount(last).max())
     if is_often(most / at.size, view.workers) and not most == 1 < at.size:
         return  # one worker is the last one in clearly more of these iterations than by chance
@@ -321,7 +311,7 @@ def _in_turn(view: View, cells: _Cells) -> Iterator[Block]:
         parts = ([row for row in rows if row not in fixed], sorted(fixed))
         grows, still = (own / max(usual, 1e-9) if usual else 1.0 for own, usual in map(of_last_and_others, parts))
         facts = Facts(queued=queued, has_more_data=queued < HALF and still - 1 <= HALF * (grows - 1))
-    removed_WI = np.maximum(turns.above_us - np.maximum(turns.above_us.min(axis=0), 0.0), 0.0)
+    removed_WI = np.maximum(above_WI - np.maximum(above_WI.min(axis=0), 0.0), 0.0)
     yield Block(
         cell=cell,
         rows=focus.functions,
@@ -332,42 +322,23 @@ def _in_turn(view: View, cells: _Cells) -> Iterator[Block]:
         removed_us=np.minimum(removed_WI, fleet.busy_us),
         mean_us=late_us * at.size / view.iterations,
         reference_us=0.0,
-        strength=float(turns.late_us.mean() / max(float(mean_error(turns.late_us[None])[0]), 1e-9)),
+        strength=float(late_I.mean() / max(float(mean_error(late_I[None])[0]), 1e-9)),
         facts=facts,
     )
 
 
-class _Turns(NamedTuple):
-    """Lateness by iteration, with the time that every worker always takes set aside.
+def _read_turns(fleet: Fleet) -> tuple[Floats, Floats]:
+    """Return own time without what every worker always takes, and by how much the last one of an iteration leads.
 
-    Attributes:
-        above_us: Each worker's own time above its median. float64 [W, I].
-        last: Worker (index) that is furthest above its median. intp [I].
-        lead_us: Distance of that worker to those that are not late with it. float64 [I].
-        late_us: Distance of that worker to the median worker. float64 [I].
-        usual_us: Median own time over all workers and iterations.
+    Returns:
+        Each worker's own time above its median, float64 [W, I]; and the distance of the one furthest above it to those
+        that are not late with it, float64 [I].
     """
-
-    above_us: Floats
-    last: Places
-    lead_us: Floats
-    late_us: Floats
-    usual_us: float
-
-
-def _read_turns(fleet: Fleet) -> _Turns:
-    busy_WI = fleet.busy_us
-    above_WI = busy_WI - np.median(busy_WI, axis=1, keepdims=True)
+    above_WI = fleet.busy_us - np.median(fleet.busy_us, axis=1, keepdims=True)
     ranked_WI = np.sort(above_WI, axis=0)[::-1]
     # of many workers some are late together by chance: the last is compared with the one after the first sixteenth
     next_one = min(max(1, len(above_WI) // 16), len(above_WI) - 1)
-    return _Turns(
-        above_us=above_WI,
-        last=np.asarray(above_WI.argmax(axis=0), dtype=np.intp),
-        lead_us=ranked_WI[0] - ranked_WI[next_one],
-        late_us=ranked_WI[0] - np.median(ranked_WI, axis=0),
-        usual_us=float(np.median(busy_WI)),
-    )
+    return above_WI, ranked_WI[0] - ranked_WI[next_one]
 
 
 def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
@@ -441,8 +412,6 @@ def _held(view: View, known: Sequence[Block]) -> Iterator[Block]:
     mean_us = float(view.fleet.busy_us[members].mean())
     yield Block(
         cell="process",
-        rows=(),
-        focus=NOTHING,
         workers=tuple(members),
         scope="some",
         reference="expectation",

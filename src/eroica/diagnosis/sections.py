@@ -21,14 +21,13 @@ from eroica.diagnosis.words import FEW
 from eroica.localize import Suspects
 from eroica.localize.excess import SURE
 from eroica.localize.ledger import DirectWaits
-from eroica.localize.rule import SuspectRow, flag_functions
+from eroica.localize.rule import flag_functions
 from eroica.model.pattern import ASIDE, FunctionKey, WorkerPattern
 from eroica.model.shares import percent
 from eroica.model.verdict import NAMED, Breakdown, BreakdownItem, FindingFunction, Hypothesis, WaitEdge, Waits
 from eroica.summarize.collectives import collective_kind
 
 Floats = NDArray[np.float64]
-Places = NDArray[np.intp]
 #: Workers that are named in each list.
 MOST_NAMED = 64
 #: Pairs of workers that are listed.
@@ -108,8 +107,7 @@ def _hypothesis(view: View, cause: Cause, decision: str) -> Hypothesis:
         (met if block.agreement >= LEAST_AGREEMENT else missing).append(seen)
     held = f"the function holds {percent(block.focus.share)} of it" if block.focus.functions else ""
     (met if held and block.focus.share >= MOST else missing).append(held or "no function accounts for it")
-    row = flagged_row(view, block)
-    met += [describe_row(row)] if row is not None else []
+    met += filter(None, [_flagged(view, block)])
     unknown += ["which kind of cause it is"] if cause.cause == "unknown" else []
     return Hypothesis(
         cause=cause.cause,
@@ -124,19 +122,17 @@ def _hypothesis(view: View, cause: Cause, decision: str) -> Hypothesis:
     )
 
 
-def flagged_row(view: View, block: Block) -> SuspectRow | None:
-    """Find the candidate's row that the rule flags most clearly; None if it flags none on most of the accused."""
+def _flagged(view: View, block: Block) -> str:
+    """Describe the candidate's row that the rule flags most clearly; "" if it flags none on most of the accused."""
     accused = {view.fleet.ranks[worker] for worker in block.workers}
     found = [
         row
         for row in flag_functions(view.suspects, (*block.rows, *block.focus.functions), view.settings)
         if not accused or len(accused.intersection(row.workers)) >= len(accused) / 2
     ]
-    return max(found, key=lambda row: (row.beta * row.distance, row.key), default=None)
-
-
-def describe_row(row: SuspectRow) -> str:
-    """Describe in one clause what the rule flags, and in which of its two halves."""
+    row = max(found, key=lambda row: (row.beta * row.distance, row.key), default=None)
+    if row is None:
+        return ""
     where = f"{row.key.name}, on the critical path for {percent(row.beta)} of the window"
     if row.why == "expectation":
         return f"equation 11 flags {where}: {percent(row.distance)} more than its kind should be"

@@ -47,14 +47,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         block: The block.
         cause: Its slug in the catalog.
         gain: Share of the iteration that its removal saves, 0-1.
-        is_growth: The gain is by how much the iteration has grown, not what the replay shows.
         probability: That it is real and named rightly, 0-1 (`gate`).
     """
 
     block: Block
     cause: str
     gain: float
-    is_growth: bool = False
     probability: float = 1.0
 
     @property
@@ -95,35 +93,24 @@ def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
 
 def _settled(view: View, blocks: Sequence[Block]) -> list[Block]:
     """Drop blocks whose time a deeper cell or a surer block holds, and guesses where enough is measured."""
-    gains = {id(block): _gain(view, block) for block in blocks}
+    gains = {
+        id(one): one.gain if one.gain is not None else simulated_gain(view.fleet, one.removed_us) for one in blocks
+    }
 
     def is_beaten(block: Block) -> bool:
-        if any(_holds(other, block) and gains[id(other)] >= HOLDS * gains[id(block)] for other in blocks):
-            return True
-        if block.scope != "all" or block.reference == "peers":
-            return False
         for other in blocks:
-            if other.scope != "some":
-                continue
             share = gains[id(other)] / max(gains[id(block)], 1e-9)
-            if other.cell == "process" and share >= HALF:
-                return True
-            is_sure = (other.agreement or 0.0) >= _SURE_AGREEMENT and other.strength >= _STRONGER * block.strength
-            if is_sure and share >= LARGE_PART and not set(other.rows).isdisjoint(block.rows):
-                return True
+            same = other.workers == block.workers and other.scope == block.scope and block.cell == "operators"
+            if same and set(other.rows) < set(block.rows) and share >= HOLDS:
+                return True  # a deeper cell, while the name of all operators says less
+            if block.scope == "all" and block.reference != "peers" and other.scope == "some":
+                is_sure = (other.agreement or 0.0) >= _SURE_AGREEMENT and other.strength >= _STRONGER * block.strength
+                is_sure &= share >= LARGE_PART and not set(other.rows).isdisjoint(block.rows)
+                if is_sure or (other.cell == "process" and share >= HALF):
+                    return True
         return False
 
     return [block for block in blocks if not is_beaten(block)]
-
-
-def _holds(inner: Block, outer: Block) -> bool:
-    """Return True if a block is a deeper cell of another one of the same workers, whose name says less."""
-    same = inner.workers == outer.workers and inner.scope == outer.scope and outer.cell == "operators"
-    return same and set(inner.rows) < set(outer.rows)
-
-
-def _gain(view: View, block: Block) -> float:
-    return block.gain if block.gain is not None else simulated_gain(view.fleet, block.removed_us)
 
 
 def _named(view: View, block: Block) -> Cause | None:
@@ -203,22 +190,23 @@ def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Wei
     refused: list[Weighed] = []
     booked_WI, held_W, gained = np.zeros_like(view.fleet.iteration_us), None, 0.0
     for one in ranked:
-        block = one.block
+        block, why = one.block, ""
         least = least_gain(view, block)
         same = next((other for other in taken if is_same_time(block, other)), None)
         if one.gain < least:
-            refused.append(Weighed(cause=one, decision=f"it gains less than the {percent(least)} from which it counts"))
+            why = f"it gains less than the {percent(least)} from which it counts"
         elif same is not None:
-            refused.append(Weighed(cause=one, decision=f"{_name(same)} tells the same time"))
+            why = f"{_name(same)} tells the same time"
         elif block.gain is None:
             together = booked_WI + block.removed_us
             most_W = most_held([held_W, _held(view, block)])
             adds = simulated_gain(view.fleet, together, most_W) - gained
             if taken and adds < (view.settings.beta_gate if view.fleet.has_accelerator else view.settings.min_gain):
-                refused.append(Weighed(cause=one, decision=f"beside {_name(taken[0])} it gains nothing more"))
-                continue
-            booked_WI, held_W, gained = together, most_W, gained + adds
-            taken.append(one)
+                why = f"beside {_name(taken[0])} it gains nothing more"
+            else:
+                booked_WI, held_W, gained = together, most_W, gained + adds
+        if why:
+            refused.append(Weighed(cause=one, decision=why))
         else:
             taken.append(one)
     return taken, refused
@@ -290,7 +278,7 @@ def settle_gains(view: View, causes: Sequence[Cause]) -> list[Cause]:
     is_known = block.gain is not None and view.context.window.purpose not in SLOWER
     if is_known or first.gain >= share or seen < HALF * max(inside, growth / 2):
         return [first, *rest]
-    return [msgspec.structs.replace(first, gain=share, is_growth=True), *rest]
+    return [msgspec.structs.replace(first, gain=share), *rest]
 
 
 def explained_us(view: View, causes: Sequence[Cause]) -> float:

@@ -7,6 +7,7 @@ much time as is lost. Other differences are told beside a cause and accuse nobod
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,11 +15,13 @@ import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
 from eroica.diagnosis.frames import HALF, MOST
-from eroica.diagnosis.operators import HELD, OF_LOSS, queued_share
+from eroica.diagnosis.operators import HELD, OF_LOSS
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import FEW, name_affected
 
 Setup = Mapping[str, str]
+#: A worker's settings, and those that they are compared with.
+Pair = tuple[Setup, Sequence[Setup]]
 _COMPUTE = frozenset({"compute-slow", "cpu-contention", "unknown", "host-bound"})
 _LOADING = frozenset({"slow-data-loading"})
 _READING = frozenset({"slow-storage-read"})
@@ -219,70 +222,45 @@ def tell_settings(view: View, block: Block, cause: str) -> tuple[str, ...]:
     return (*told, *warn_of_settings(view, block.workers, cause))
 
 
-def _facts(setups: Iterable[Setup]) -> list[str]:
-    """List the settings that may be alike on all workers."""
-    return sorted({fact for one in setups for fact in one} - _ITS_OWN)
-
-
 def _compared(view: View, block: Block, cause: str) -> tuple[list[Difference], str]:
     """Return settings in which the block's workers are worse off than the reference, and the reference's name."""
+    factor = max(block.mean_us / block.reference_us if block.reference_us > 0 else np.inf, 1.0)
+    on_device = view.fleet.has_accelerator and block.kind == "compute"
+    loss = Loss(factor=factor, waiting=block.facts.queued * (1 - 1 / factor), on_device=on_device)
     found: list[Difference] = []
     if block.scope == "some" and block.reference in ("peers", "expectation"):
-        found = _against_peers(view, block.workers, cause, _loss(view, block, "peers"))
-    if (block.reference == "peers" and block.scope == "some") or any(one.is_proof for one in found):
-        return found, "for the peers"
-    loss = _loss(view, block, block.reference)
-    return _against_baseline(view, block.workers, cause, loss), f"in the {view.past_window}"
+        found = _differences(_beside_peers(view, block.workers), cause, loss)
+        if block.reference == "peers" or any(one.is_proof for one in found):
+            return found, "for the peers"
+    return _differences(_beside_past(view, block.workers), cause, loss), f"in the {view.past_window}"
 
 
-def _loss(view: View, block: Block, reference: str) -> Loss:
-    factor = block.mean_us / block.reference_us if block.reference_us > 0 else np.inf
-    return Loss(
-        factor=max(factor, 1.0),
-        waiting=_waiting(view, block.workers, reference),
-        on_device=view.fleet.has_accelerator and block.kind == "compute",
-    )
+def _beside_peers(view: View, accused: Sequence[int]) -> list[Pair]:
+    """Return each accused worker's settings with those of the other workers of its role; empty if some are unknown."""
+    patterns, roles = view.fleet.patterns, view.fleet.roles.tolist()
+    others: dict[int, dict[object, Setup]] = defaultdict(dict)
+    for at in set(range(view.workers)).difference(accused):
+        others[roles[at]][tuple(sorted(patterns[at].setup.items()))] = patterns[at].setup
+    pairs: list[Pair] = [(patterns[at].setup, [*others[roles[at]].values()]) for at in accused]
+    return pairs if all(own and peers and all(peers) for own, peers in pairs) else []
 
 
-def _waiting(view: View, workers: Sequence[int], reference: str) -> float:
-    """Return by how much longer workers wait for a core than the reference, as a share of an iteration of now."""
-    wait_W, past = np.nan_to_num(queued_share(view.fleet)), view.suspects.baseline
-    now = float(wait_W[list(workers)].mean())
-    if reference == "peers":
-        others = np.delete(wait_W, list(workers))
-        return now - float(others.mean()) if others.size else now
-    before_us = 0.0 if past is None else float(np.nan_to_num(queued_share(past)).mean()) * past.mean_iteration_us
-    return now - before_us / max(view.iteration_us, 1e-9)
-
-
-def _against_peers(view: View, accused: Sequence[int], cause: str, loss: Loss) -> list[Difference]:
-    """Return settings in which every accused worker is worse off than every other worker of its role."""
-    guilty = set(accused)
-    others: dict[int, dict[tuple[tuple[str, str], ...], Setup]] = {}
-    for at, pattern in enumerate(view.fleet.patterns):
-        if at not in guilty:
-            others.setdefault(int(view.fleet.roles[at]), {})[tuple(sorted(pattern.setup.items()))] = pattern.setup
-    roles = view.fleet.roles.tolist()
-    pairs = [(view.fleet.patterns[at].setup, list(others.get(roles[at], {}).values())) for at in accused]
-    if not all(own and peers and all(peers) for own, peers in pairs):
-        return []
-    return _differences(pairs, cause, loss)
-
-
-def _against_baseline(view: View, accused: Sequence[int], cause: str, loss: Loss) -> list[Difference]:
-    """Return settings in which most of the accused are worse off than in the baseline window."""
+def _beside_past(view: View, accused: Sequence[int]) -> list[Pair]:
+    """Return the settings of the accused now and in the baseline window; empty if those of most are unknown."""
     past = view.suspects.baseline
     before = {pattern.worker.global_rank: pattern.setup for pattern in past.patterns} if past is not None else {}
     setups = [(view.fleet.patterns[at].setup, before.get(view.fleet.ranks[at], {})) for at in accused]
-    pairs = {(tuple(now.items()), tuple(then.items())): (now, [then]) for now, then in setups if now and then}
-    known = sum(bool(now and then) for now, then in setups)
-    return _differences(list(pairs.values()), cause, loss) if known >= MOST * len(accused) and pairs else []
+    known = [(now, then) for now, then in setups if now and then]
+    pairs = {(tuple(now.items()), tuple(then.items())): (now, [then]) for now, then in known}
+    return list(pairs.values()) if len(known) >= MOST * len(accused) else []
 
 
-def _differences(pairs: Sequence[tuple[Setup, Sequence[Setup]]], cause: str, loss: Loss) -> list[Difference]:
+def _differences(pairs: Sequence[Pair], cause: str, loss: Loss) -> list[Difference]:
     """Return what is worse by a rule, and then all else that differs, of which nobody knows which value is slower."""
     every = [(own, one) for own, others in pairs for one in others]
-    found = []
+    found: list[Difference] = []
+    if not every:
+        return found
 
     def add(fact: str, name: str, is_proof: bool) -> None:
         own, usual = (
@@ -293,7 +271,7 @@ def _differences(pairs: Sequence[tuple[Setup, Sequence[Setup]]], cause: str, los
     for rule in RULES:
         if cause in rule.causes and all(rule.is_worse(own, one) for own, one in every):
             add(rule.fact, rule.name, all(rule.explains(own, one, loss) for own, one in every))
-    for fact in _facts([one for both in every for one in both]):
+    for fact in sorted({fact for both in every for one in both for fact in one} - _ITS_OWN):
         is_known = fact.startswith("env:") or all(fact in one for both in every for one in both)
         is_ruled = any(rule.fact == fact for rule in RULES)
         if is_known and not is_ruled and all(own.get(fact) != one.get(fact) for own, one in every):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import HALF, MOST, NOTHING
+from eroica.diagnosis.frames import HALF, MOST
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
@@ -47,8 +47,6 @@ def find_long_stage(view: View) -> Block | None:
     times = f"{format_ms(means[longest])} of each {view.now_text} iteration"
     return Block(
         cell="operators",
-        rows=(),
-        focus=NOTHING,
         workers=(),
         scope="all",
         reference="peers",
@@ -75,9 +73,3 @@ def _microbatches(view: View) -> int:
                 whole = (record.executions + record.dropped) / max(record.executions, 1)
                 most = max(most, round(float(counts.max(initial=0)) * whole / iterations))
     return most
-
-
-def find_structure(view: View) -> list[Block]:
-    """Return a long stage where structure counts as a cause: in recordings, and against a stated iteration time."""
-    block = find_long_stage(view) if view.is_trace or view.context.window.purpose == "expected" else None
-    return [block] if block is not None else []

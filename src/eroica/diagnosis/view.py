@@ -25,7 +25,7 @@ from eroica.settings import Settings
 Floats = NDArray[np.float64]
 
 
-class View:
+class View(msgspec.Struct, eq=False, dict=True):
     """A window with its context and the quantities that several rules share.
 
     Attributes:
@@ -36,12 +36,11 @@ class View:
         has_no_cause: No cause was found, so no sentence tells times inside the window.
     """
 
-    def __init__(self, suspects: Suspects, context: WindowContext, settings: Settings, strictness: float = 1.0) -> None:
-        self.strictness = strictness
-        self.has_no_cause = False
-        self.suspects = suspects
-        self.context = context
-        self.settings = settings
+    suspects: Suspects
+    context: WindowContext
+    settings: Settings
+    strictness: float = 1.0
+    has_no_cause: bool = False
 
     @property
     def fleet(self) -> Fleet:

@@ -13,15 +13,8 @@ from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.selection import Cause
 from eroica.diagnosis.setup import tell_settings
 from eroica.diagnosis.view import View
-from eroica.diagnosis.words import (
-    format_ms,
-    name_accused,
-    name_affected,
-    name_workers,
-    short_name,
-)
+from eroica.diagnosis.words import format_ms, name_accused, name_affected, name_workers, short_name
 from eroica.model.shares import percent
-from eroica.model.words import milliseconds
 
 #: Use of a core below which a function waits rather than computes, and from which it computes.
 _WAITS_RATHER, _COMPUTES = 0.3, 0.7
@@ -245,9 +238,6 @@ def describe_evidence(view: View, cause: Cause) -> tuple[str, ...]:
         sentences += tell_settings(view, block, cause.cause)
     if block.scope == "some":
         sentences += _waiting(view, block)
-    without = milliseconds((view.times.current_ms or 0.0) * (1 - cause.gain))
-    how = "By what it took before" if cause.is_growth else "Recomputed without it"
-    sentences.append(f"{how}, an iteration takes {without} instead of {view.now_text}.")
     return tuple(one for one in sentences if one)
 
 
@@ -266,8 +256,6 @@ def _amount(view: View, block: Block) -> str:
 def _of_function(block: Block) -> list[str]:
     facts = block.facts
     told: list[str] = []
-    if block.focus.stack and block.focus.share < 1:
-        told.append(f"{block.focus.label} holds {percent(block.focus.share)} of the excess.")
     leaf = block.focus.stack[-1] if block.focus.stack else ""
     if leaf and block.cell in ("input", "python") and not leaf.startswith(f"{block.focus.name} ("):
         told.append(f"Its heaviest stack ends in {leaf}.")

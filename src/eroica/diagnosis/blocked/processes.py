@@ -9,7 +9,7 @@ from typing import NamedTuple
 from eroica.diagnosis.blocked.origins import MOST_TOLD, Origin, describe, silence_words
 from eroica.diagnosis.blocked.scene import Member, Scene, Site, Wait, find_site
 from eroica.diagnosis.words import name_workers, verb
-from eroica.model.look import Death, Ending, ProcessLook, ThreadLook
+from eroica.model.look import Death, Ending, ThreadLook
 from eroica.model.verdict import FindingFunction
 from eroica.model.words import clean, signal_name
 
@@ -252,7 +252,7 @@ _SUSPICION: dict[Wait, dict[Wait, float]] = {
     "lock": {"lock": 3, "storage": 2, "futex": 2, "process": 2, "sleep": 2, "": 1.5},
     "futex": {"lock": 1.5, "futex": 1.5},
 }
-#: The same file speaks for a common matter, the same folder half as much; what counts for less holds nobody up.
+#: The same file speaks for a common matter; what counts for less holds nobody up.
 _NEAR, _LEAST = 0.6, 2.0
 
 
@@ -296,15 +296,9 @@ def _threads(member: Member, wait: Wait) -> Iterator[_Other]:
             worth -= 0.5 if not site.wait and thread.state == "S" else 0.0
             name = f"its thread {clean(thread.name, 40)!r}" if thread.name else "another of its threads"
             is_deadlock = wait in ("lock", "futex") and site.wait in ("lock", "futex")
-            yield _Other(worth + _nearness(member.site, site), name, site, not is_deadlock, is_deadlock)
-
-
-def _nearness(training: Site, other: Site) -> float:
-    if training.own is None or other.own is None or not training.has_own:
-        return 0.0
-    if training.own.file == other.own.file:
-        return _NEAR
-    return _NEAR / 2 if training.own.file.rpartition("/")[0] == other.own.file.rpartition("/")[0] else 0.0
+            files = {one.own.file if one.own is not None and one.has_own else "" for one in (member.site, site)}
+            near = _NEAR if len(files) == 1 else 0.0
+            yield _Other(worth + near, name, site, not is_deadlock, is_deadlock)
 
 
 def _children(member: Member) -> Iterator[_Other]:
@@ -315,13 +309,9 @@ def _children(member: Member) -> Iterator[_Other]:
         seen = "is alive" if children else "is to be seen"  # some kernels do not tell who is whose child
         yield _Other(9.0, f"its data-loader children, of which none {seen}", Site(), is_place=False)
     for child in children:
-        site, label = find_site(_main(child), in_child=True), f"its data-loader child {child.pid}"
+        main = next((one for one in child.threads if one.thread_id == child.pid or one.name == "MainThread"), None)
+        site, label = find_site(main, in_child=True), f"its data-loader child {child.pid}"
         if child.state in ("T", "t"):
             yield _Other(5.0, f"{label}, which is stopped (state {child.state})", site, is_place=False)
         elif site.has_own and site.wait in _OF_DATA and child.state not in ("Z", "X"):
             yield _Other(_OF_DATA[site.wait] + 1.0, label, site)
-
-
-def _main(process: ProcessLook) -> ThreadLook | None:
-    threads = process.threads
-    return next((one for one in threads if one.thread_id == process.pid or one.name == "MainThread"), None)

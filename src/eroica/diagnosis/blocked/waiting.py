@@ -201,17 +201,9 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
     def circle(self) -> frozenset[Node]:
         """Find nodes that wait for each other in a circle from which no way leads to an end."""
-        closed = set(self.onward.keys() - self.reaching(self.ends()))
-        degree = {node: sum(other in closed for other in self.back.get(node, ())) for node in closed}
-        free = [node for node, number in degree.items() if not number]
-        while free:
-            node = free.pop()
-            closed.discard(node)
-            for other in self.onward.get(node, ()):
-                if other in degree:
-                    degree[other] -= 1
-                    if not degree[other]:
-                        free.append(other)
+        closed = self.onward.keys() - self.reaching(self.ends())
+        while (awaited := {other for node in closed for other in self.onward[node]}) != closed:
+            closed = awaited
         return frozenset(closed)
 
 
