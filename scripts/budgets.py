@@ -88,7 +88,7 @@ def main() -> int:
         # the small house: docs/decisions/iterations.md, planned-change.md
         Budget("src/eroica: lines", lines(SOURCE), 58_500, 60_000),
         Budget("src/eroica: modules", len(modules(SOURCE)), 254, 300),
-        Budget("diagnosis: lines", lines(DIAGNOSIS), 7_530, 7_000),
+        Budget("diagnosis: lines", lines(DIAGNOSIS), 7_280, 7_000),
         Budget("diagnosis: named numbers", numbers(DIAGNOSIS), 75, 80),
         Budget("tests: lines", lines(ROOT / "tests"), 40_100, 42_000),
         Budget("ARCHITECTURE.md: words", words(ROOT / "ARCHITECTURE.md"), 1_200, 1_200),
