@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -223,13 +225,47 @@ def test_what_many_members_learn_at_once_is_planned_once(monkeypatch: pytest.Mon
         planner.update_member("a", 0, Member("h0", "h1", 4, [("L0", "L1", [])]))
 
 
-def test_what_was_heard_of_a_job_before_it_came_anew_does_not_count() -> None:
+def test_updates_may_come_while_a_job_registers_again() -> None:
+    planner = Planner()
+    for name in "ab":
+        planner.register(name, job_demand([0, 1]).demand)
+    reports = reports_of([0, 1])
+    told = member_of(reports[0], sides_of(reports))[0]
+    stored = planner._updates
+    stored |= {("b", rank): told for rank in range(50_000)}
+    ends = threading.Event()
+
+    def tell() -> None:  # from the service's event loop; the registration runs in another thread
+        for rank in itertools.count():
+            if ends.is_set():
+                break
+            stored["a", rank % 50_000] = told
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        for _ in range(30):
+            planner.register("a", job_demand([0, 1]).demand)
+    finally:
+        ends.set()
+        thread.join()
+    assert ("b", 49_999) in planner._updates
+
+
+def test_what_was_heard_of_a_job_before_it_came_anew_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Planner()
     planner.register("a", job_demand([0, 1]).demand)
     old, new = reports_of([0, 1], spines=3), reports_of([2, 3], spines=3)
     planner.update_member("a", 0, member_of(old[0], sides_of(old))[0])
     fresh = job_demand([2, 3]).demand
-    planner.register("a", fresh)
+
+    def slowly(*rest: Any) -> Any:  # an update comes while the new registration is planned
+        planner.update_member("a", 1, member_of(old[1], sides_of(old))[0])
+        return plan(*rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("c4p.service.plan", slowly)
+        planner.register("a", fresh)
     assert planner.apply_updates() == 0
     assert planner.jobs["a"].demand == fresh
     told = member_of(new[0], sides_of(new))[0]

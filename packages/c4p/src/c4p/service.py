@@ -144,8 +144,10 @@ class Planner:
         """
         with self._lock:
             gone = [other for other, job in self.jobs.items() if self.clock() - job.seen > self.lease_s]
-            self._updates = {key: member for key, member in self._updates.items() if key[0] != name}
             moved = self._replan({**dict.fromkeys(gone), name: (demand, {})})
+            for key in list(self._updates):  # members of the former registration may have added some until now
+                if key[0] == name:
+                    self._updates.pop(key, None)
             return self.jobs[name], sum(count for other, count in moved.items() if other != name)
 
     def member(self, name: str, rank: int, version: int, revision: int = 0) -> tuple[int, list[Any] | None, bool]:
