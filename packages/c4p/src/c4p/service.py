@@ -35,7 +35,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from c4p.demand import Member, demand_of, with_members
-from c4p.errors import BadRequest
+from c4p.errors import BadRequest, NoSuchJob
 from c4p.planner import Assignment, Demand, check, link_loads, plan, possible_links
 
 LEASE_S = 60.0
@@ -81,11 +81,6 @@ class Job(msgspec.Struct):
         """Return the side and the spine of each of a member's connections; none if it knows no paths."""
         mine = slice(*self.first_flows[rank : rank + 2])
         return list(zip(self.assignment.sides[mine], self.assignment.spines[mine], strict=True))
-
-    def check_rank(self, rank: int) -> None:
-        """Raise KeyError if there is no such member."""
-        if not 0 <= rank < len(self.demand.pairs):
-            raise KeyError(rank)
 
 
 @dataclass(slots=True)
@@ -164,10 +159,9 @@ class Planner:
             planner knows of this member is of another revision.
 
         Raises:
-            KeyError: No such job or member.
+            NoSuchJob: No such job or member.
         """
-        job = self.jobs[name]
-        job.check_rank(rank)
+        job = self._job(name, rank)
         job.seen = self.clock()
         return job.version, job.paths(rank) if version != job.version else None, job.revisions.get(rank, 0) != revision
 
@@ -175,11 +169,10 @@ class Planner:
         """Store the paths that a member has learned again for the next `apply_updates`, without waiting.
 
         Raises:
-            KeyError: No such job or member.
+            NoSuchJob: No such job or member.
             BadRequest: What it says contradicts itself.
         """
-        job = self.jobs[name]
-        job.check_rank(rank)
+        self._job(name, rank)
         check(name, demand_of([member]))
         self._updates[name, rank] = member
 
@@ -202,15 +195,21 @@ class Planner:
                 fresh[name] = with_members(self.jobs[name].demand, members.items()), revisions
             return sum(self._replan(fresh).values()) if fresh else 0
 
+    def _job(self, name: str, rank: int) -> Job:
+        job = self.jobs.get(name)
+        if job is None or not 0 <= rank < len(job.demand.pairs):
+            raise NoSuchJob(name, rank)
+        return job
+
     def leave(self, name: str) -> None:
         """Remove a job; the others are evened out if that needs few moves.
 
         Raises:
-            KeyError: No such job.
+            NoSuchJob: No such job.
         """
         with self._lock:
             if name not in self.jobs:
-                raise KeyError(name)
+                raise NoSuchJob(name)
             self._replan({name: None})
 
     def set_avoid(self, links: list[tuple[str, str]]) -> dict[str, Any]:
@@ -352,7 +351,7 @@ def application(planner: Planner) -> Starlette:
             Route("/jobs/{name:path}", delete_job, methods=["DELETE"]),
             Route("/avoid", put_avoid, methods=["PUT"]),
         ],
-        exception_handlers={KeyError: not_there, BadRequest: refused, HTTPException: refused},
+        exception_handlers={NoSuchJob: not_there, BadRequest: refused, HTTPException: refused},
     )
 
 
