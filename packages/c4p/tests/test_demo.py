@@ -14,7 +14,8 @@ from click.testing import CliRunner
 
 from c4p import demo, testbed
 from c4p.cli import main
-from c4p.measure import JobResult, JobSpec
+from c4p.errors import C4PError
+from c4p.measure import JobResult, JobSpec, run_jobs
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -65,6 +66,32 @@ def test_make_demo_runs_the_command() -> None:
     argv = ["make", "-n", "--no-print-directory", "-C", str(PACKAGE), "demo"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.splitlines()[-1].endswith("/c4p demo")
+
+
+MEMBER = """
+import sys
+sys.stderr.write("UserWarning: this is no JSON")
+print('{"right": true, "took_s": 1, "busbw_mbit": 3, "end": 1}', '{"paths": []}', sep=chr(10), flush=True)
+"""
+
+
+class LocalBed:
+    """Members are a program on this host."""
+
+    addresses = ("127.0.0.1", "127.0.0.1")
+
+    def __init__(self, program: str) -> None:
+        self.program = program
+
+    def start(self, _host: int, _argv: Sequence[str], **options) -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-c", self.program], text=True, **options)
+
+
+def test_a_members_warning_is_no_result_and_its_error_is_shown() -> None:
+    (job,) = run_jobs(LocalBed(MEMBER), [JobSpec((0, 1))])  # type: ignore[arg-type]
+    assert job.right and job.members == [{"paths": []}] * 2 and job.busbw_mbit() == 3
+    with pytest.raises(C4PError, match=r"ended with 3: .*no JSON"):
+        run_jobs(LocalBed(MEMBER + "sys.exit(3)"), [JobSpec((0, 1))])  # type: ignore[arg-type]
 
 
 @pytest.mark.root

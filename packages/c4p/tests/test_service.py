@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -12,14 +14,15 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from c4p.client import Subscription, _MemberAnswer, register
 from c4p.demand import JobDemand, Member, PathReport, combine, demand_of, member_of, sides_of, with_members
-from c4p.errors import BadRequest, PlannerError
+from c4p.errors import BadRequest, NoSuchJob, PlannerError
 from c4p.planner import Demand, plan
-from c4p.service import Planner
+from c4p.service import Planner, application
 
 
 def reports_of(hosts: list[int], spines: int = 4, sides: str = "LR") -> list[PathReport]:
@@ -217,19 +220,53 @@ def test_what_many_members_learn_at_once_is_planned_once(monkeypatch: pytest.Mon
     assert planned == [1]
     assert planner.jobs["a"].demand == demand_of(told)
     assert not [link for link in planner.overview()["links"] if "s3" in link]
-    with pytest.raises(KeyError):
-        planner.update_member("a", 4, told[0])
+    for name, rank in (("a", 4), ("b", 0)):
+        with pytest.raises(NoSuchJob):
+            planner.update_member(name, rank, told[0])
     with pytest.raises(BadRequest, match="no spine on any side"):
         planner.update_member("a", 0, Member("h0", "h1", 4, [("L0", "L1", [])]))
 
 
-def test_what_was_heard_of_a_job_before_it_came_anew_does_not_count() -> None:
+def test_updates_may_come_while_a_job_registers_again() -> None:
+    planner = Planner()
+    for name in "ab":
+        planner.register(name, job_demand([0, 1]).demand)
+    reports = reports_of([0, 1])
+    told = member_of(reports[0], sides_of(reports))[0]
+    planner._updates |= {("b", rank): told for rank in range(200_000)}
+    ends = threading.Event()
+
+    def tell() -> None:  # from the service's event loop; the registration runs in another thread
+        for rank in itertools.count():
+            planner._updates["a", rank] = told
+            if ends.wait(0.0005):
+                break
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        for _ in range(5):
+            planner.register("a", job_demand([0, 1]).demand)
+    finally:
+        ends.set()
+        thread.join()
+    assert ("b", 199_999) in planner._updates
+
+
+def test_what_was_heard_of_a_job_before_it_came_anew_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Planner()
     planner.register("a", job_demand([0, 1]).demand)
     old, new = reports_of([0, 1], spines=3), reports_of([2, 3], spines=3)
     planner.update_member("a", 0, member_of(old[0], sides_of(old))[0])
     fresh = job_demand([2, 3]).demand
-    planner.register("a", fresh)
+
+    def slowly(*rest: Any) -> Any:  # an update comes while the new registration is planned
+        planner.update_member("a", 1, member_of(old[1], sides_of(old))[0])
+        return plan(*rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("c4p.service.plan", slowly)
+        planner.register("a", fresh)
     assert planner.apply_updates() == 0
     assert planner.jobs["a"].demand == fresh
     told = member_of(new[0], sides_of(new))[0]
@@ -306,6 +343,25 @@ def test_a_job_that_nobody_asks_for_ends_with_its_lease(tmp_path: Path) -> None:
         again.register("x", demand_of([Member("h0", "h1", -1, [("L0", "L1", ["s0"])])]))
     assert sorted(again.jobs) == ["kept", "new"]
     again.close()
+
+
+def test_only_a_job_that_is_missing_is_answered_with_register_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = Planner()
+    sent: list[dict] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    def status_of(path: str) -> int:
+        sent.clear()
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
+        with contextlib.suppress(KeyError):  # starlette answers with 500, then raises our own bug for the log
+            asyncio.run(application(planner)(scope, None, send))  # type: ignore[arg-type]
+        return sent[0]["status"]
+
+    assert status_of("/jobs/a/members/0") == 404 and b"register the job" in sent[1]["body"]
+    monkeypatch.setattr(Planner, "overview", lambda _self: {}["a bug of ours"])
+    assert status_of("/") == 500
 
 
 def test_a_planner_that_is_not_there_is_named() -> None:

@@ -228,6 +228,12 @@ def test_what_cannot_be_built_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path:
         Shape("ring").checked()
     with pytest.raises(BadRequest, match="spread evenly"):
         Shape("clos", hosts=5, groups=2).checked()
+    for shape in (Shape(hosts=1), Shape(hosts=65), Shape(spines=0), Shape(spines=17)):
+        with pytest.raises(BadRequest, match="2 to 64 hosts, 1 to 16 spines"):
+            shape.checked()
+    for shape in (Shape(mbit=0), Shape("clos", oversubscription=0)):
+        with pytest.raises(BadRequest, match="more than 0"):
+            shape.checked()
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(TestbedError, match="root"), testbed.build(Shape()):
         pass

@@ -86,6 +86,30 @@ def test_a_profiler_sees_the_operations_as_it_sees_gloos() -> None:
     assert members.run(spans, 2, _free_port(), timeout_s=60) == [["c4p:all_reduce", "c4p:barrier"]] * 2
 
 
+def refusals(rank: int, size: int, folder: str, port: int) -> list:
+    """What torch cannot reduce, and the sum of an operation after it."""
+    import torch.distributed as dist
+
+    import c4p.torch  # noqa: F401
+
+    dist.init_process_group("c4p", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+    said = []
+    for kind in (torch.float8_e4m3fn, torch.uint16):
+        try:
+            dist.all_reduce(torch.zeros(3, dtype=kind))
+        except ValueError as error:
+            said.append(str(error).partition(":")[0])
+    one = torch.ones(3)
+    dist.all_reduce(one)
+    dist.destroy_process_group()
+    return [*said, one.tolist()]
+
+
+def test_what_torch_cannot_reduce_is_refused_and_the_group_goes_on() -> None:
+    expected = ["torch has no SUM of torch.float8_e4m3fn", "torch has no SUM of torch.uint16", [2.0] * 3]
+    assert members.run(refusals, 2, _free_port(), timeout_s=60) == [expected] * 2
+
+
 def train(rank: int, size: int, folder: str, port: int) -> tuple:
     """Five steps of DDP, with c4p and with gloo: the parameters' bytes."""
     import torch.distributed as dist

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -80,8 +81,9 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_after_a_change_paths_are_learned_until_that_succeeds_and_the_planner_is_told(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, "c4p")
     tries: list[float] = []
     asked: list[int] = []
     subscription, transport = Subscription(), Transport()
@@ -100,6 +102,7 @@ def test_after_a_change_paths_are_learned_until_that_succeeds_and_the_planner_is
     watched = Watcher(transport, entry({"a": [1], "b": [2]}), subscription)  # type: ignore[arg-type]
     try:
         until(lambda: len(tries) == 3)
+        assert "converged" in caplog.text
         assert asked[2] > asked[0]  # the planner is asked all the same: the job keeps its place there
         enough.set()
         until(lambda: bool(subscription.told))
@@ -131,13 +134,17 @@ class Confused(Subscription):
         self.left_by.append(threading.current_thread().name)
 
 
-def test_nothing_that_a_planner_says_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_a_planner_says_ends_the_watch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "c4p")
     monkeypatch.setattr(watcher.routes, "Watch", Kernel)
     monkeypatch.setattr(watcher, "is_current", lambda known: True)
     subscription, transport = Confused(), Transport()
     watched = Watcher(transport, entry({"a": [1], "b": [2]}), subscription)  # type: ignore[arg-type]
     try:
         until(lambda: subscription.asked >= 2)
+        assert "stale" in caplog.text
     finally:
         watched.close()
     assert transport.moves == []

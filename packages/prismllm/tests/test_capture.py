@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace as changed
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -235,3 +242,39 @@ def test_a_directory_with_something_else_is_left_alone(tmp_path):
     with pytest.raises(InputError, match="holds no capture"):
         capture_job(script(tmp_path, "pass"))
     assert (tmp_path / "c" / "thesis.txt").exists()
+
+
+def test_ranks_end_with_a_command_that_is_killed(tmp_path):
+    """The script hangs, so no rank would end by itself; the server ends with its last rank."""
+    body = "import os, time\nopen(f'{rank}.pid', 'w').write(f'{os.getpid()} {os.getppid()}')\ntime.sleep(600)"
+    path = script(tmp_path, body).script[0]
+    call = "from prismllm.cli import main; main()"
+    argv = [sys.executable, "-c", call, "capture", "--world", "2", "--out", "c", "--timeout", "300"]
+    command = subprocess.Popen([*argv, "--", path], cwd=tmp_path)
+    files = [tmp_path / f"{rank}.pid" for rank in range(2)]
+    try:
+        assert within(60, lambda: all(file.exists() and " " in file.read_text() for file in files))
+    finally:
+        command.kill()
+        command.wait()
+    pids = {int(pid) for file in files for pid in file.read_text().split()}
+    assert len(pids) == 3
+    try:
+        assert within(20, lambda: not any(runs(pid) for pid in pids))
+    finally:
+        for pid in filter(runs, pids):
+            os.kill(pid, signal.SIGKILL)
+
+
+def within(seconds: float, condition) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+def runs(pid: int) -> bool:
+    """Return True if the process is there and no zombie."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

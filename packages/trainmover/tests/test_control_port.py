@@ -206,3 +206,21 @@ def test_a_folder_into_which_others_may_write_is_refused(mode: int, tmp_path: Pa
     tmp_path.chmod(mode)
     with pytest.raises(UsageError, match="other users may write"):
         check_folder(tmp_path)
+
+
+@pytest.mark.parametrize("planted", ["link", "mode"])
+def test_a_token_file_that_is_not_the_users_alone_is_refused(
+    planted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRAINMOVER_TOKEN", raising=False)
+    token = tmp_path / "token"
+    (tmp_path / "other").write_text("known")
+    (tmp_path / "other").chmod(0o600)
+    if planted == "link":
+        token.symlink_to(tmp_path / "other")
+    else:
+        token.write_text("known")
+        token.chmod(0o640)
+    for words in (("status",), ("status", "--join", "127.0.0.1:9"), ("move", "--from", "a")):
+        done = CliRunner().invoke(main, (*words, "--folder", str(tmp_path)))
+        assert done.exit_code == 1 and f"{token} is not yours alone" in done.output

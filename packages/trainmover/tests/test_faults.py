@@ -120,14 +120,22 @@ def test_a_controller_that_is_killed_in_a_move_gives_it_up_and_a_later_move_work
             assert not thread.is_alive()
             now = job.until(lambda now: len(now["members"]) == 2 and any(one["ready"] for one in now["standbys"]))
             assert (now["generation"], now["under_way"]) == (0, "")
+            assert decided(tmp_path) == ("start", 0)
             job.until_step(step + 4, 10)
             assert [job.pid_of(0), job.pid_of(1)] == holders
         answer = job.move("node-0", "spare")
         assert answer["done"], (answer, job.log())
+        assert decided(tmp_path) == ("switch", 3)
         same(job, undisturbed_pair)
     assert counted(job.out) == {rank: list(range(100)) for rank in (0, 1)}
-    decision = json.loads((tmp_path / "decision.json").read_text())
-    assert decision["what"] == "end" and len(set(decision["owners"].values())) == 2
+    assert decided(tmp_path) == ("end", 3)  # of the third move: no recovery came between
+
+
+def decided(folder: Path) -> tuple[str, int]:
+    """The last decision and its generation; no process has two ranks in it."""
+    decision = json.loads((folder / "decision.json").read_text())
+    assert len(set(decision["owners"].values())) == len(decision["owners"]) == 2
+    return decision["what"], decision["generation"]
 
 
 def _order(job: RunningJob) -> None:

@@ -716,6 +716,23 @@ def test_what_a_supervisor_was_told_on_a_connection_that_was_lost_is_told_again(
     assert world.whole() and world.machine.owners[2] == world.runs["supervisor-2"]
 
 
+def test_a_supervisor_whose_order_was_called_off_is_asked_again_in_the_next_recovery() -> None:
+    """A standby comes between the orders "spawn" and "end", so the supervisor starts nothing and says nothing."""
+    world = World(1, 0)
+    world.supervisor_all()
+    world.lost_supervisors.add("supervisor-1")
+    world.kill("m1")
+    world.run(0.5)
+    assert world.machine.supervisors["supervisor-1"].asked
+    world.join(Worker(world, "s0", -1, standby=True))
+    world.run(10.0)
+    assert world.whole() and world.machine.owners[1] == "s0"
+    world.lost_supervisors.clear()
+    world.kill("s0")
+    world.run(10.0)
+    assert world.whole() and world.machine.owners[1] == world.runs["supervisor-1"] != "m1"
+
+
 def test_a_joiner_that_a_supervisor_started_and_that_dies_is_followed_by_another() -> None:
     world = World(1, 0)
     world.supervisor_all()

@@ -19,6 +19,10 @@ class NoPath(C4PError, ConnectionError):
     """No path leads to a neighbour."""
 
 
+class NoSuchJob(C4PError, KeyError):
+    """No job of this name is registered, or it has no member of this rank."""
+
+
 class PlannerError(C4PError, RuntimeError):
     """The planner's service cannot be reached, or refused the request."""
 

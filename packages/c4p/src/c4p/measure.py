@@ -116,10 +116,9 @@ class _Member:
             status = self.process.wait(max(0.0, timeout_s))
         except subprocess.TimeoutExpired as error:
             raise C4PError("a member did not end in time") from error
-        text = self.output.read_text()
         if status:
-            raise C4PError(f"a member ended with {status}: {text[-4000:]}")
-        return [json.loads(line) for line in text.splitlines()]
+            raise C4PError(f"a member ended with {status}: {self.output.with_suffix('.err').read_text()[-4000:]}")
+        return [json.loads(line) for line in self.output.read_text().splitlines()]
 
 
 def _start(bed: Testbed, spec: JobSpec, meet: Path) -> list[_Member]:
@@ -127,9 +126,9 @@ def _start(bed: Testbed, spec: JobSpec, meet: Path) -> list[_Member]:
     for rank, host in enumerate(spec.hosts):
         options = {**asdict(spec), "rank": rank, "meet": str(meet), "address": bed.addresses[host]}
         output = meet.with_name(f"{meet.name}-{rank}")
-        with output.open("w") as file:
+        with output.open("w") as file, output.with_suffix(".err").open("w") as errors:
             argv = [sys.executable, "-m", "c4p.measure", json.dumps(options)]
-            members.append(_Member(bed.start(host, argv, stdout=file, stderr=subprocess.STDOUT), output))
+            members.append(_Member(bed.start(host, argv, stdout=file, stderr=errors), output))
     return members
 
 

@@ -35,7 +35,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from c4p.demand import Member, demand_of, with_members
-from c4p.errors import BadRequest
+from c4p.errors import BadRequest, NoSuchJob
 from c4p.planner import Assignment, Demand, check, link_loads, plan, possible_links
 
 LEASE_S = 60.0
@@ -81,11 +81,6 @@ class Job(msgspec.Struct):
         """Return the side and the spine of each of a member's connections; none if it knows no paths."""
         mine = slice(*self.first_flows[rank : rank + 2])
         return list(zip(self.assignment.sides[mine], self.assignment.spines[mine], strict=True))
-
-    def check_rank(self, rank: int) -> None:
-        """Raise KeyError if there is no such member."""
-        if not 0 <= rank < len(self.demand.pairs):
-            raise KeyError(rank)
 
 
 @dataclass(slots=True)
@@ -144,8 +139,10 @@ class Planner:
         """
         with self._lock:
             gone = [other for other, job in self.jobs.items() if self.clock() - job.seen > self.lease_s]
-            self._updates = {key: member for key, member in self._updates.items() if key[0] != name}
             moved = self._replan({**dict.fromkeys(gone), name: (demand, {})})
+            for key in list(self._updates):  # members of the former registration may have added some until now
+                if key[0] == name:
+                    self._updates.pop(key, None)
             return self.jobs[name], sum(count for other, count in moved.items() if other != name)
 
     def member(self, name: str, rank: int, version: int, revision: int = 0) -> tuple[int, list[Any] | None, bool]:
@@ -162,10 +159,9 @@ class Planner:
             planner knows of this member is of another revision.
 
         Raises:
-            KeyError: No such job or member.
+            NoSuchJob: No such job or member.
         """
-        job = self.jobs[name]
-        job.check_rank(rank)
+        job = self._job(name, rank)
         job.seen = self.clock()
         return job.version, job.paths(rank) if version != job.version else None, job.revisions.get(rank, 0) != revision
 
@@ -173,11 +169,10 @@ class Planner:
         """Store the paths that a member has learned again for the next `apply_updates`, without waiting.
 
         Raises:
-            KeyError: No such job or member.
+            NoSuchJob: No such job or member.
             BadRequest: What it says contradicts itself.
         """
-        job = self.jobs[name]
-        job.check_rank(rank)
+        self._job(name, rank)
         check(name, demand_of([member]))
         self._updates[name, rank] = member
 
@@ -200,15 +195,21 @@ class Planner:
                 fresh[name] = with_members(self.jobs[name].demand, members.items()), revisions
             return sum(self._replan(fresh).values()) if fresh else 0
 
+    def _job(self, name: str, rank: int) -> Job:
+        job = self.jobs.get(name)
+        if job is None or not 0 <= rank < len(job.demand.pairs):
+            raise NoSuchJob(name, rank)
+        return job
+
     def leave(self, name: str) -> None:
         """Remove a job; the others are evened out if that needs few moves.
 
         Raises:
-            KeyError: No such job.
+            NoSuchJob: No such job.
         """
         with self._lock:
             if name not in self.jobs:
-                raise KeyError(name)
+                raise NoSuchJob(name)
             self._replan({name: None})
 
     def set_avoid(self, links: list[tuple[str, str]]) -> dict[str, Any]:
@@ -350,7 +351,7 @@ def application(planner: Planner) -> Starlette:
             Route("/jobs/{name:path}", delete_job, methods=["DELETE"]),
             Route("/avoid", put_avoid, methods=["PUT"]),
         ],
-        exception_handlers={KeyError: not_there, BadRequest: refused, HTTPException: refused},
+        exception_handlers={NoSuchJob: not_there, BadRequest: refused, HTTPException: refused},
     )
 
 

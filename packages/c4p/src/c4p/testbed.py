@@ -66,8 +66,12 @@ class Shape:
         """
         if self.kind not in ("parallel", "clos"):
             raise BadRequest(f"shape {self.kind!r}: there are parallel and clos")
+        if not 2 <= self.hosts <= 64 or not 1 <= self.spines <= 16:
+            raise BadRequest(f"{self.hosts} hosts and {self.spines} spines: 2 to 64 hosts, 1 to 16 spines")
         if self.kind == "clos" and (self.groups < 1 or self.hosts % self.groups):
             raise BadRequest(f"{self.hosts} hosts cannot be spread evenly over {self.groups} groups")
+        if self.mbit <= 0 or self.oversubscription <= 0:
+            raise BadRequest("rate and oversubscription are more than 0")
         return self
 
     @property

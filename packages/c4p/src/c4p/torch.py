@@ -324,6 +324,11 @@ def _combine(flat: torch.Tensor, operator: Any) -> tuple[str, Combine]:
         raise BadRequest(f"{name} of {flat.dtype}: bits are combined for integers only")
     if name == "AVG" and not (flat.is_floating_point() or flat.is_complex()):
         raise BadRequest(f"AVG of {flat.dtype}: only floating-point tensors have a mean")
+    one = flat.new_zeros(1)
+    try:
+        _REDUCTIONS[name](one, one, out=one)
+    except RuntimeError as error:  # else it would break the group on the transport's thread
+        raise BadRequest(f"torch has no {name} of {flat.dtype}: {error}") from error
 
     def combine(start: int, stop: int, payload: memoryview) -> None:
         mine = flat[start:stop]

@@ -7,11 +7,12 @@ import os
 import runpy
 import statistics
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,17 +118,6 @@ def on_step(act: Callable[[], None]) -> None:
     register_optimizer_step_post_hook(after)
 
 
-def pretend(order: RankTask) -> None:
-    """Set the environment that torchrun would have set."""
-    local = order.rank % order.local_world
-    os.environ.update(
-        RANK=str(order.rank), WORLD_SIZE=str(order.world), LOCAL_RANK=str(local),
-        LOCAL_WORLD_SIZE=str(order.local_world), GROUP_RANK=str(order.rank // order.local_world),
-        MASTER_ADDR="127.0.0.1", MASTER_PORT="1", TORCHELASTIC_RUN_ID="prismllm", TORCHELASTIC_RESTART_COUNT="0",
-        PRISMLLM_RANKS=",".join(map(str, order.members)),
-    )  # fmt: skip
-
-
 def run_script(script: list[str], rank: int) -> None:
     """Run the script as if it had been started from the command line.
 
@@ -159,17 +149,17 @@ def run_script(script: list[str], rank: int) -> None:
     )
 
 
-def meet_slice(order: RankTask) -> Any:
-    """Return the store of the slice's members; None for a slice of one."""
-    if len(order.members) < 2:
-        return None
-    store = dist.FileStore(str(order.meeting), len(order.members))
-    store.set_timeout(timedelta(seconds=120))
-    return store
+def _end_with_the_command() -> None:
+    """End this process when the one that started it ends, even if that was killed."""
+    command = parent_process()
+    if command is not None:
+        command.join()
+        os._exit(1)
 
 
-def play(order: RankTask, pipe: Connection[Any, Any]) -> None:
+def play(order: RankTask, pipe: Any) -> None:
     """Run one rank in this process, which ends with it; send what it ran into, or None."""
+    threading.Thread(target=_end_with_the_command, daemon=True).start()
     error: PrismError | None = None
     log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
@@ -194,7 +184,13 @@ def capture(order: RankTask) -> None:
     Raises:
         PrismError: What the script ran into.
     """
-    pretend(order)
+    local = order.rank % order.local_world  # the environment that torchrun would have set
+    os.environ.update(
+        RANK=str(order.rank), WORLD_SIZE=str(order.world), LOCAL_RANK=str(local),
+        LOCAL_WORLD_SIZE=str(order.local_world), GROUP_RANK=str(order.rank // order.local_world),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT="1", TORCHELASTIC_RUN_ID="prismllm", TORCHELASTIC_RESTART_COUNT="0",
+        PRISMLLM_RANKS=",".join(map(str, order.members)),
+    )  # fmt: skip
     torch.set_num_threads(1)
     unsent = StrictWatch(order.rank) if order.is_strict else Watch()
 
@@ -203,7 +199,10 @@ def capture(order: RankTask) -> None:
 
     is_emulated = order.assistant is not None
     recorder = SandboxRecorder(order, clock_ns) if is_emulated else Recorder(order.rank, clock_ns)
-    store = meet_slice(order)
+    store: Any = None  # a slice of one has nobody to meet
+    if len(order.members) > 1:
+        store = dist.FileStore(str(order.meeting), len(order.members))
+        store.set_timeout(timedelta(seconds=120))
     part = Slice(order.rank, order.world, order.members, store, order.out / "payloads", recorder, unsent)
     intercept(part)
     steady = order.warmup

@@ -248,7 +248,12 @@ def _access(folder: Path, address: str | None) -> dict[str, str]:
     try:
         if not (token and address):
             check_folder(folder)
-        token = token or (folder / "token").read_text().strip()
+        if not token:
+            file = folder / "token"
+            facts = file.lstat()
+            if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
+                raise UsageError(f"{file} is not yours alone: remove it, or give another --folder")
+            token = file.read_text().strip()
         address = address or json.loads((folder / "controller.json").read_text())["address"]
     except UsageError as error:
         raise click.ClickException(str(error)) from error

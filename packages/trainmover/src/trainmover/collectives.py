@@ -68,14 +68,12 @@ def all_reduce(ctx: GroupContext, flat: torch.Tensor, operation: str) -> None:
 
     Args:
         ctx: The group.
-        flat: Contiguous, one-dimensional, any dtype that the operation knows.
+        flat: Contiguous, one-dimensional, of a dtype that `check` has passed.
         operation: A key of COMBINE.
 
     Raises:
-        UnsupportedError: An unknown operation, or AVG of integers.
         LinkError: A peer is lost or late, or a recovery begins.
     """
-    _check(operation, flat)
     if ctx.size > 1:
         small = flat.numel() * flat.element_size() <= SMALL_BYTES or flat.numel() < ctx.size
         (_all_reduce_small if small else _ring)(ctx, flat, operation)
@@ -83,11 +81,22 @@ def all_reduce(ctx: GroupContext, flat: torch.Tensor, operation: str) -> None:
         flat.div_(ctx.size)
 
 
-def _check(operation: str, flat: torch.Tensor) -> None:
+def check(operation: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Check that tensors can be reduced, before a rank begins with it.
+
+    Raises:
+        UnsupportedError: An unknown operation, or one that torch does not have for a tensor's dtype.
+    """
     if operation not in COMBINE:
         raise UnsupportedError(f"reduce operation {operation}: the trainmover backend has {', '.join(COMBINE)}")
-    if operation == "AVG" and not (flat.is_floating_point() or flat.is_complex()):
-        raise UnsupportedError(f"reduce operation AVG of {flat.dtype}: use SUM and divide")
+    for dtype in {tensor.dtype for tensor in tensors}:
+        if operation == "AVG" and not (dtype.is_floating_point or dtype.is_complex):
+            raise UnsupportedError(f"reduce operation AVG of {dtype}: use SUM and divide")
+        one = torch.zeros(1, dtype=dtype)
+        try:
+            COMBINE[operation](one, one)
+        except RuntimeError as error:
+            raise UnsupportedError(f"reduce operation {operation} of {dtype}: {error}") from error
 
 
 def _all_reduce_small(ctx: GroupContext, flat: torch.Tensor, operation: str) -> None:
@@ -153,10 +162,8 @@ def reduce_scatter(ctx: GroupContext, output: torch.Tensor, pieces: Sequence[tor
         operation: A key of COMBINE.
 
     Raises:
-        UnsupportedError: As `all_reduce`.
         LinkError: As `all_reduce`.
     """
-    _check(operation, output)
     equal = all(piece.numel() == pieces[0].numel() for piece in pieces)
     if ctx.size == 1:
         output.copy_(pieces[0])
@@ -175,7 +182,6 @@ def reduce_scatter(ctx: GroupContext, output: torch.Tensor, pieces: Sequence[tor
 
 def reduce(ctx: GroupContext, flat: torch.Tensor, root: int, operation: str) -> None:
     """Reduce the members' tensors in place at the root."""
-    _check(operation, flat)
     if ctx.rank != root:
         exchange(ctx, {root: flat}, {}, "reduce")
         return

@@ -184,6 +184,9 @@ class Controller:
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(self._decision)
+            folder = os.open(self._folder, os.O_RDONLY)
+            os.fsync(folder)  # else the rename may not outlast a power cut
+            os.close(folder)
         except OSError as error:
             self._say(f"a decision cannot be written down, so this controller ends: {error}")
             os._exit(1)

@@ -325,7 +325,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         """Reduce tensors in place on all ranks."""
         opts = opts if opts is not None else dist.AllreduceOptions()
-        operation = _operation(opts.reduceOp)
+        operation = _operation(opts.reduceOp, tensors)
 
         def task(ctx: coll.GroupContext) -> None:
             with _flats(tensors) as flats:
@@ -338,7 +338,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         """Reduce a tensor at the root."""
-        operation, root = _operation(opts.reduceOp), opts.rootRank
+        operation, root = _operation(opts.reduceOp, tensors), opts.rootRank
 
         def task(ctx: coll.GroupContext) -> None:
             with _flats(tensors) as flats:
@@ -387,7 +387,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
         """Reduce lists of tensors; each rank gets the one of its rank."""
-        operation = _operation(opts.reduceOp)
+        operation = _operation(opts.reduceOp, outputs)
 
         def task(ctx: coll.GroupContext) -> None:
             with _flats(outputs) as flats:
@@ -403,7 +403,7 @@ class MovableGroup(dist.ProcessGroup):  # type: ignore[misc]
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
     ) -> Work:
         """Reduce several tensors; each rank gets the segments of its rank."""
-        operation = _operation(opts.reduceOp)
+        operation = _operation(opts.reduceOp, outputs)
 
         def task(ctx: coll.GroupContext) -> None:
             with _flats(outputs) as flats:
@@ -603,11 +603,11 @@ def _rows(flat: torch.Tensor, shaped: torch.Tensor, sizes: list[int], n_parts: i
     return list(flat.split([size * row for size in sizes]))
 
 
-def _operation(given: Any) -> str:
-    for name in coll.COMBINE:
-        if given == getattr(dist.ReduceOp, name):
-            return name
-    raise UnsupportedError(f"reduce operation {given!r}: the trainmover backend has {', '.join(coll.COMBINE)}")
+def _operation(given: Any, tensors: Sequence[torch.Tensor]) -> str:
+    """Return a reduction's name, after a check that the tensors can be reduced."""
+    name = next((name for name in coll.COMBINE if given == getattr(dist.ReduceOp, name)), repr(given))
+    coll.check(name, tensors)
+    return name
 
 
 def create(options: Any, _own_options: object = None) -> MovableGroup:

@@ -134,7 +134,7 @@ class Supervisor:
         rank: Of its place in the launcher.
         member: The process's key; empty until it has told it.
         over: The process has ended.
-        asked: It was told to start another one and has not yet.
+        asked: In the present recovery it was told to start another one and has not yet.
     """
 
     rank: int
@@ -621,6 +621,8 @@ class StateMachine:
         self.attempt += 1
         again = set() if before is None else {rank for rank in before.lost if self.owners[rank] not in self.processes}
         self.recovery = Recovery(self.attempt, now_s, now_s + self.timeouts.standby_s, lost=set(lost) | again)
+        for one in self.supervisors.values():
+            one.asked = False  # the end of the last recovery may have called it off
         out += [
             Persist(self._decision(self.what)),
             Log(f"recovery: all members stop; lost: ranks {sorted(lost) or 'unknown'}"),

@@ -12,6 +12,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import trainmover
+from trainmover.errors import UnsupportedError
 
 dist.init_process_group("trainmover")
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
@@ -75,6 +76,13 @@ same(odd, torch.full((50,), SIZE * (SIZE - 1) / 2))
 wave = torch.full((9,), complex(RANK, 1))
 dist.all_reduce(wave)
 same(wave, torch.full((9,), complex(SIZE * (SIZE - 1) / 2, SIZE)))
+for name, tensor in (("MIN", wave), ("AVG", torch.ones(3).long()), ("BAND", average)):  # refused on each rank, at once
+    try:
+        dist.reduce(tensor, 0, op=getattr(dist.ReduceOp, name))
+    except UnsupportedError as error:
+        assert f"reduce operation {name} of {tensor.dtype}" in str(error), error
+    else:
+        raise AssertionError(name)
 say("reductions")
 
 lists = [torch.zeros(5) for _ in range(SIZE)]
