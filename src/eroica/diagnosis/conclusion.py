@@ -243,7 +243,9 @@ def _absent_us(view: View) -> float:
         waited_us, least = _common_us(view), 0.3
         those = [] if past is None else [at for at, rank in enumerate(past.ranks) if rank in view.fleet.known_ranks]
         if past is not None and those:  # of fewer workers the least wait is longer
-            waited_us, least = waited_us - float(past.wait_us[those].min(axis=0).mean()), LEAST_CHANGE
+            waited_us -= float(past.wait_us[those].min(axis=0).mean())
+            is_sure = view.is_slow or view.fleet.has_accelerator
+            least = view.settings.min_gain if is_sure else LEAST_CHANGE
     return waited_us if waited_us >= least * view.iteration_us else 0.0
 
 

@@ -168,7 +168,7 @@ def find_lock_holders(view: View) -> Iterator[Block]:
     if not starved_W.any():
         return
     for late in find_outliers(view, rows, strength=LEAST_STRENGTH, ratio=_LEAST_RATIO):
-        holder = busy_in_threads(view, late.workers, {"background"})
+        holder = busy_in_threads(view, late, {"background"})
         if holder is not None and starved_W[list(late.workers)].all():
             yield _lock_block(view, rows, late, holder, busy_W)
 

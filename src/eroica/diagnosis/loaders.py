@@ -62,7 +62,7 @@ def find_loading_function(view: View, rows: Sequence[int], late: Block) -> Focus
     if inside is not None and inside.is_own and inside.is_specific and not _is_around_next(view, inside):
         return inside
     below = _library_below_next(view, rows, excess_R, time_R)
-    return busy_in_loaders(view, members) or below or _next_itself(view, rows, inside)
+    return busy_in_loaders(view, late) or below or _next_itself(view, rows, inside)
 
 
 def reference_of_rows(view: View, rows: Sequence[int], late: Block) -> Floats:
@@ -109,20 +109,20 @@ def _next_itself(view: View, rows: Sequence[int], found: Focus | None) -> Focus:
     return Focus(name=name, place=place, stack=key.stack, functions=tuple(rows))
 
 
-def busy_in_loaders(view: View, members: Sequence[int]) -> Focus | None:
+def busy_in_loaders(view: View, late: Block) -> Focus | None:
     """Find the function that keeps the loader's processes busy; else one of threads or other processes of the job."""
     keys = view.fleet.keys
     rows = [row for row, key in enumerate(keys) if key.thread == "loader" and not is_idle_stack(key.stack)]
     loops = [row for row in rows if keys[row].phase == "input"]
-    return _busiest(view, loops or rows, members) or busy_in_threads(view, members)
+    return _busiest(view, loops or rows, late) or busy_in_threads(view, late)
 
 
-def busy_in_threads(view: View, members: Sequence[int], roles: Collection[ThreadRole] = OTHER_THREADS) -> Focus | None:
-    """Find the user's function that other threads of these workers are busy in.
+def busy_in_threads(view: View, late: Block, roles: Collection[ThreadRole] = OTHER_THREADS) -> Focus | None:
+    """Find the user's function that other threads of a block's workers are busy in.
 
     Args:
         view: The window.
-        members: The workers (indices).
+        late: The block.
         roles: Threads that count.
     """
     rows = [
@@ -130,9 +130,9 @@ def busy_in_threads(view: View, members: Sequence[int], roles: Collection[Thread
         for row, key in enumerate(view.fleet.keys)
         if key.thread in roles and activity_of(key.stack) != "thread" and any(map(is_own_frame, key.stack))
     ]
-    found = _busiest(view, rows, members)
+    found, members = _busiest(view, rows, late), list(late.workers)
     least = view.settings.min_gain * view.iteration_us
-    if found is None or view.fleet.total_us[list(found.functions)][:, list(members)].sum(axis=0).mean() < least:
+    if found is None or view.fleet.total_us[list(found.functions)][:, members].sum(axis=0).mean() < least:
         return None
     return found
 
@@ -145,10 +145,17 @@ def where_it_runs(view: View, rows: Sequence[int]) -> str:
     return "a process that the worker has started" if "child" in threads else "another thread"
 
 
-def _busiest(view: View, rows: list[int], members: Sequence[int]) -> Focus | None:
-    """Find the frame that holds most of these workers' time in some rows."""
-    time_R = view.fleet.total_us[rows][:, list(members)].mean(axis=1)
-    return find_focus(view.fleet.keys, rows, time_R, time_R)
+def _busiest(view: View, rows: list[int], late: Block) -> Focus | None:
+    """Find the frame that holds most of what a block's workers spend in some rows beyond its reference; else of all."""
+    members, total_RW, keys = list(late.workers), view.fleet.total_us[rows], view.fleet.keys
+    usual_RW = np.zeros(total_RW.shape)
+    if late.reference == "peers":
+        usual_RW = view.fleet.usual(total_RW)
+    elif late.reference == "baseline":
+        usual_RW = view.suspects.rows_then(rows, lambda past, at: past.total_us[at])
+    time_R = total_RW[:, members].mean(axis=1)
+    excess_R = time_R - np.nan_to_num(usual_RW[:, members]).mean(axis=1)
+    return find_focus(keys, rows, excess_R, time_R) or find_focus(keys, rows, time_R, time_R)
 
 
 def join_equally_slow(view: View, late: Block) -> Block:

@@ -49,10 +49,11 @@ class _Host:
 
     def __init__(self, view: View, host: str, block: Block) -> None:
         patterns, past = view.fleet.patterns, view.suspects.baseline
-        self.name, self.members = host or "its host", [at for at in view.homes[host] if at in block.workers]
+        accused = set(block.workers)
+        self.name, self.members = host or "its host", [at for at in view.homes[host] if at in accused]
         self.here = [patterns[at] for at in view.homes[host]]
         self.before = [one for one in past.patterns if one.worker.host == host] if past is not None else []
-        others = (at[0] for at in view.homes.values() if not set(at) & set(block.workers))
+        others = (at[0] for at in view.homes.values() if accused.isdisjoint(at))
         self.elsewhere = [patterns[at] for at in others] if block.reference == "peers" else []
 
     def usual(self, name: str) -> float | None:
@@ -145,7 +146,8 @@ def _on_device(view: View, here: _Host, block: Block, factor: float) -> _Taken |
     if left - 1 < HALF * (factor - 1):
         return None
     beside = [[one for one in view.fleet.patterns[at].neighbors if one.device] for at in here.members]
-    peers = [one for at, one in enumerate(view.fleet.patterns) if at not in block.workers]
+    accused = set(block.workers)
+    peers = [one for at, one in enumerate(view.fleet.patterns) if at not in accused]
     others = here.before if block.reference == "baseline" else peers
     usual = float(np.median([_device_share(one.neighbors) for one in others])) if others else 0.0
     if not all(beside):

@@ -62,6 +62,8 @@ def expected(
         if limit is None:
             return None
         limit_W = np.full(view.workers, limit * view.iteration_us + view.recording_us)
+        if view.context.window.purpose == "slow":  # what it took before the job got slow is no cause
+            limit_W = np.fmax(limit_W, view.before(list(rows)).mean(axis=1))
         excess = Excess(mean_us=time_WI.mean(axis=1), reference_us=limit_W, error_us=mean_error(time_WI))
     if view.iterations > FEW_ITERATIONS:
         return excess

@@ -39,6 +39,7 @@ from eroica.diagnosis.view import View
 from eroica.localize.blame import OFTEN, is_often
 from eroica.localize.excess import SURE, mean_error
 from eroica.localize.fleet import Fleet
+from eroica.model.window import SLOWER
 
 Floats = NDArray[np.float64]
 #: Least excess of operators relative to the reference: their times vary less than those of Python, on a device least.
@@ -189,7 +190,10 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     is_chance = runs < 2 or (runs < 3 and each < usual) or each < _FEWEST_SAMPLES * _sample_us(whole, rows)
     if hit_I.mean() > HALF or each < _LEAST_EACH * usual or is_chance:
         return None
-    members = np.flatnonzero(time_WI.sum(axis=1) >= 0.5 * time_WI.sum(axis=1).max())
+    often_W = (time_WI[:, hit_I] >= HALF * long_I[hit_I]).mean(axis=1)
+    is_rotating = often_W.max() < HALF and hit_I.sum() > 2
+    late_W = is_rotating | (often_W >= HALF) | (time_WI.sum(axis=1) >= HALF * time_WI.sum(axis=1).max())
+    members = np.flatnonzero(late_W)
     is_of_some = members.size < view.workers
     activity = activity_of(view.fleet.keys[max(rows, key=lambda row: view.fleet.critical_us[row].sum())].stack)
     past = view.suspects.baseline
@@ -201,13 +205,17 @@ def _occurring(view: View, rows: list[int]) -> Block | None:
     gain = (float(time_WI[members].max(axis=0).mean()) - longest) / max(whole.mean_iteration_us, 1e-9)
     if gain < least or (agreement is not None and agreement < LEAST_AGREEMENT):
         return None
+    is_known = past is None or past.iteration_us.shape[1] >= hit_I.size / runs or activity in ("save", "log")
+    accounts = view.context.window.purpose in SLOWER and gain * whole.mean_iteration_us >= MOST * view.slowdown_us
+    if not is_known and not accounts:
+        return None  # the baseline window may have been too short to show it
     focus = find_focus(view.fleet.keys, rows, *[view.fleet.critical_us[rows].sum(axis=1)] * 2) or NOTHING
     return Block(
         cell="python",
         rows=tuple(rows),
         focus=focus,
-        workers=tuple(members.tolist()),
-        scope="some" if is_of_some else "all",
+        workers=() if is_rotating else tuple(members.tolist()),
+        scope="rotating" if is_rotating else "some" if is_of_some else "all",
         reference="baseline" if before else "expectation",
         removed_us=np.where(np.isin(np.arange(view.workers), members)[:, None], view.fleet.series(rows), 0.0),
         mean_us=float(time_WI[members].mean()),
@@ -304,7 +312,8 @@ def _in_turn(view: View, cells: _Cells) -> Iterator[Block]:
         return
     facts = Facts()
     if cell == "operators":  # whether the last worker waits for a core, or has more to compute
-        now, then = (np.nanmean([*queued_share(one), 0.0]) if one is not None else 0.0 for one in (fleet, past))
+        shares = [queued_share(one) if one is not None else np.zeros(1) for one in (fleet, past)]
+        now, then = (float(np.nansum(share_W) / max(np.isfinite(share_W).sum(), 1)) for share_W in shares)
         lost = late_us * at.size / max(float(fleet.busy_us.max(axis=0).sum()), 1e-9)
         queued = float(np.clip((now - then) / max(lost, 1e-9), 0.0, 1.0))
         fixed = {row for row in rows if fleet.keys[row].phase == "optimizer"}

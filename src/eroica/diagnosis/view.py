@@ -23,6 +23,8 @@ from eroica.model.words import milliseconds
 from eroica.settings import Settings
 
 Floats = NDArray[np.float64]
+#: Share of the baseline window by which healthy windows differ in own work, and in pauses.
+_LEAST_OWN, _LEAST_PAUSES = 0.2, 0.1
 
 
 class View(msgspec.Struct, eq=False, dict=True):
@@ -248,15 +250,25 @@ class View(msgspec.Struct, eq=False, dict=True):
     def _compare_with_past(self) -> Iterator[Lost]:
         """Yield what is lost against the job's best pace, and against the baseline window.
 
-        The best pace is compared with iterations made shorter by what capturing adds (`_shorter`).
+        The best pace is compared with iterations made shorter by what capturing adds (`_shorter`). The baseline window
+        is compared in whole iterations, in own work, and in pauses; the largest loss counts.
         """
         past, best_us, kept_I = self.suspects.baseline, self.stated_baseline_us, self.fleet.iteration_us.mean(axis=0)
         if best_us:
             least = LEAST if past is None and not self.fleet.has_accelerator else FAR_SLOWER - 1
             yield lost((kept_I * self._shorter).tolist(), [best_us], least, FAR_SLOWER - 1)
         if past is not None:
-            found = lost(kept_I.tolist(), past.iteration_us.mean(axis=0).tolist(), LEAST, FAR_SLOWER - 1)
-            yield msgspec.structs.replace(found, is_inside=True)
+            then, now_I = with_all_iterations(past), self.whole.busy_us.max(axis=0)
+            before_J = then.busy_us.max(axis=0)
+            pauses_I = now_I - max(float(np.median(now_I) - np.median(before_J)), 0.0)
+            found = (
+                lost(kept_I.tolist(), past.iteration_us.mean(axis=0).tolist(), LEAST, FAR_SLOWER - 1),
+                lost(now_I.tolist(), before_J.tolist(), _LEAST_OWN),
+                lost(pauses_I.tolist(), before_J.tolist(), max(_LEAST_PAUSES, self.settings.min_gain)),
+            )
+            now, before = self.whole.mean_iteration_us, then.mean_iteration_us
+            noise = now - before - max(one.beyond for one in found)
+            yield Lost(now=now, before=before, noise=noise, is_inside=True)
 
     @property
     def is_slow(self) -> bool:

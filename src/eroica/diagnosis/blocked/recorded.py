@@ -117,7 +117,7 @@ def _missed(scene: Scene, waiting: Waiting, rank: int) -> list[Meeting]:
     """List the meetings that miss this worker, first the one that is the oldest open one of most waiting workers."""
     return sorted(
         waiting.meetings_at(waiting.back.get(rank, ())),
-        key=lambda one: (-sum(is_first(scene, other, one) for other in one.waiting), -len(one.waiting)),
+        key=lambda one: (one.is_pair, -sum(is_first(scene, other, one) for other in one.waiting), -len(one.waiting)),
     )
 
 
