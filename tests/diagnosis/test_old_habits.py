@@ -67,3 +67,13 @@ def test_of_two_functions_of_the_loader_the_one_that_grew_is_named(seed: int, wo
     verdict = judge([decode, augment], [decode], seed, loader_workers=1)
     found = [one for one in verdict.findings if one.role == "cause"]
     assert found and found[0].function.name == "augment", verdict.summary
+
+
+@seeds
+@pytest.mark.parametrize("workers", [(1,), ALL])
+def test_a_wait_for_a_device_that_lasts_a_third_longer_is_named(seed: int, workers: tuple[int, ...]) -> None:
+    stack = ("forward (project/model.py:30)", "synchronize (project/device.py:12)")
+    healthy = Calls(stack, ALL, 80, use=0.03)
+    verdict = judge([healthy, Calls(stack, workers, 28, use=0.03)], [healthy], seed)
+    assert accused(verdict) == [("python-on-critical-path", workers)], verdict.summary
+    assert verdict.cause is not None and verdict.cause.function.name in ("forward", "synchronize")

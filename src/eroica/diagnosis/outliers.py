@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Reference
 from eroica.diagnosis.frames import MOST
+from eroica.diagnosis.operators import HELD, held_share
 from eroica.diagnosis.view import View
 from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
 from eroica.localize.fleet import Fleet
@@ -24,6 +25,8 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 #: Excess relative to the reference from which a group differs: healthy workers on shared cores differ by 30 %.
 LEAST_RATIO = 0.5
+#: The same for Python that uses no core: it waits for a device, a simulator, a service.
+_RATIO_WITHOUT_CORE = 0.2
 #: Share of an excess that the other workers must wait for, if only some are late.
 LEAST_AGREEMENT = 0.4
 SOURCES: tuple[Reference, ...] = ("peers", "baseline", "expectation")
@@ -108,7 +111,8 @@ def find_outliers(
         if source == "expectation" and view.fleet.has_accelerator:
             least = view.settings.beta_gate  # the paper's 1 %
         sure = SURE if source == "expectation" else strength
-        over_W = stands_out(view, excess, 0.0 if source == "expectation" else ratio, sure, least)
+        ratio_W = 0.0 if source == "expectation" else _ratio_of(view, rows, source, ratio)
+        over_W = stands_out(view, excess, ratio_W, sure, least)
         if not over_W.any():
             continue
         if source == "peers":  # the workers for which their peers wait
@@ -129,13 +133,13 @@ def _worth_reading(view: View, rows: Sequence[int], limit: float | None) -> bool
     return float(np.ptp(total_W)) >= floor or bool((total_W - before_W >= floor).any()) or beyond
 
 
-def stands_out(view: View, excess: Excess, ratio: float, strength: float, least: float) -> Flags:
+def stands_out(view: View, excess: Excess, ratio: float | Floats, strength: float, least: float) -> Flags:
     """Mark workers that surely exceed the reference, by enough of it and of the iteration. bool [W].
 
     Args:
         view: The window.
         excess: Excess of the workers.
-        ratio: Least excess relative to the reference.
+        ratio: Least excess relative to the reference. float64 [W], or one for all.
         strength: Least excess in standard errors.
         least: Least excess as a share of the iteration, 0-1.
     """
@@ -143,6 +147,20 @@ def stands_out(view: View, excess: Excess, ratio: float, strength: float, least:
     least_us = least * view.iteration_us
     floor_W = np.maximum(least_us, ratio * view.strictness * np.nan_to_num(excess.reference_us))
     return np.asarray((amount_W >= floor_W) & (excess.strength >= strength * view.strictness), dtype=np.bool_)
+
+
+def _ratio_of(view: View, rows: Sequence[int], source: Reference, highest: float) -> Floats:
+    """Return the least excess relative to the reference: less for training's Python the less of a core it uses. [W]."""
+    keys = [view.fleet.keys[row] for row in rows]
+    if any(key.kind != "python" or key.thread != "training" or key.phase == "input" for key in keys):
+        return np.full(view.workers, highest)
+    use_W = use_of_core(view.fleet, rows)
+    usual_W = view.fleet.usual(use_W)
+    if source == "baseline":
+        usual_W = view.suspects.then(lambda past: use_of_core(past, view.rows_before(rows)))
+    most_W = np.where(held_share(view.fleet) <= HELD, np.fmax(use_W, usual_W), 1.0)
+    lowest = min(_RATIO_WITHOUT_CORE, highest)
+    return np.asarray(lowest + (highest - lowest) * np.where(np.isnan(use_W), 1.0, most_W))
 
 
 def use_of_core(fleet: Fleet, rows: Sequence[int]) -> Floats:
