@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-ITERS = int(os.environ.get("ITERS", "860"))
-ONSET = int(os.environ.get("ONSET", "410"))
+ITERS = int(os.environ.get("ITERS", "960"))
+ONSET = int(os.environ.get("ONSET", "470"))
 SEED = int(os.environ.get("SEED", "0"))
 BATCH, POINTS = 6, 450
 

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-ITERS = int(os.environ.get("ITERS", "900"))
-ONSET = int(os.environ.get("ONSET", "430"))
+ITERS = int(os.environ.get("ITERS", "960"))
+ONSET = int(os.environ.get("ONSET", "470"))
 SEED = int(os.environ.get("SEED", "0"))
 NODES, HUBS, HUB_DEGREE, DEGREE, SEEDS, FANOUT = 12000, 40, 10000, 8, 64, 6
 

@@ -17,7 +17,7 @@ MICRO = 4
 
 
 class ByteModel(nn.Module):
-    def __init__(self, width=352):
+    def __init__(self, width=320):
         super().__init__()
         self.table = nn.Embedding(256, width)
         self.blocks = nn.ModuleList(

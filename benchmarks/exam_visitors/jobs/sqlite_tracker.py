@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-ITERS = int(os.environ.get("ITERS", "1500"))
-ONSET = int(os.environ.get("ONSET", "720"))
+ITERS = int(os.environ.get("ITERS", "1600"))
+ONSET = int(os.environ.get("ONSET", "800"))
 SEED = int(os.environ.get("SEED", "0"))
 
 DASHBOARD = """

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-ITERS = int(os.environ.get("ITERS", "700"))
-ONSET = int(os.environ.get("ONSET", "335"))
+ITERS = int(os.environ.get("ITERS", "720"))
+ONSET = int(os.environ.get("ONSET", "350"))
 SEED = int(os.environ.get("SEED", "0"))
 TEXTS, WORDS_A_TEXT, HOME_WORDS, FAR_WORDS, CACHE = 32, 250, 2000, 16000, 4096
 FROZEN = 60000  # rows of a table of words that is not trained and is saved with the rest

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-ITERS = int(os.environ.get("ITERS", "900"))
-ONSET = int(os.environ.get("ONSET", "430"))
+ITERS = int(os.environ.get("ITERS", "940"))
+ONSET = int(os.environ.get("ONSET", "460"))
 SEED = int(os.environ.get("SEED", "0"))
 CHUNKS, THREADS = 8, 4
 
