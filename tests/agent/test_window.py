@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import sys
 import time
 import types
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 from eroica.agent import window
 from eroica.agent.roster import LocalWorker
 from eroica.agent.scratch import Scratch
-from eroica.agent.window import HostWindow
+from eroica.agent.window import HostWindow, find_rise, split_at_rise
 from eroica.model.worker import Worker
 from eroica.settings import Settings
 from eroica.wire import beat
@@ -232,6 +234,52 @@ def test_what_an_earlier_probe_left_goes_with_the_next_probe_and_not_with_its_wi
     finally:
         loop.close()
         training.close()
+
+
+def levels_in(rng: random.Random, levels: list[tuple[float, int]], noise: float = 0.05) -> list[float]:
+    return [level * rng.lognormvariate(0.0, noise) for level, count in levels for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("before", "times", "after"), [(10, 1.5, 5), (40, 1.4, 40), (30, 18.0, 4), (12, 2.0, 60)])
+def test_a_rise_is_found_where_it_began(before: int, times: float, after: int, seed: int) -> None:
+    assert find_rise(levels_in(random.Random(seed), [(1.0, before), (times, after)])) == before
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "levels",
+    [
+        [(1.0, 60)],
+        [(1.0, 30), (1.15, 30)],
+        [(1.0, 20), (3.0, 3)],
+        [(1.0, 20), (2.0, 10), (1.0, 20)],
+        [(2.0, 3), (1.0, 40)],
+        [(1.0, 5), (2.0, 40)],
+    ],
+    ids=["steady", "a little", "too short", "comes back", "slow at first", "no past"],
+)
+def test_what_is_no_lasting_rise_is_not_cut(levels: list[tuple[float, int]], seed: int) -> None:
+    assert find_rise(levels_in(random.Random(seed), levels, 0.1)) is None
+
+
+def test_all_workers_of_a_host_end_at_the_same_iteration(tmp_path: Path) -> None:
+    paths = []
+    for rank, before in enumerate([20, 21, 20]):
+        durations = levels_in(random.Random(rank), [(5e7, before), (9e7, 41 - before)])
+        path = tmp_path / f"{rank}.json"
+        bounds = [round(end) for end in accumulate(durations, initial=1e9)]
+        path.write_text(
+            json.dumps({"boundaries_ns": bounds, "first_iteration": 90, "last_iteration": 131, "notes": ["kept"]})
+        )
+        paths.append(path)
+    note = split_at_rise(paths)
+    assert "iteration 19" in note
+    for path in paths:
+        record = json.loads(path.read_text())
+        assert (len(record["boundaries_ns"]), record["last_iteration"]) == (20, 109)
+        assert record["notes"] == ["kept", note]
+    assert split_at_rise(paths) == ""
 
 
 def scratch_of(tmp_path: Path, job: str = "job", **settings: object) -> Scratch:

@@ -349,3 +349,19 @@ def test_whatever_happens_every_look_ends_and_the_end_is_never_held_up(
         fleet.judge(None)
     assert not fleet.blockages.busy and not (fleet.blockages.standing & fleet.in_phase("passed"))
     assert all(phase not in ("looking", "examining") for _, phase, _ in fleet.lines())
+
+
+def test_a_new_agent_that_counts_from_zero_moves_nobody() -> None:
+    fleet = Fleet()
+    fleet.blocked(0, 1, 2, 3)
+    stood_at = {rank: status.iteration for rank, status in fleet.statuses.items()}
+    fleet.agents["h0"] = 2
+    fleet.change(0, 1, iteration=0, silent=False, silent_s=0.3, silence="", state="learning")
+    fleet.report("h0")
+    for rank in (0, 1):
+        fleet.change(rank, iteration=stood_at[rank], silent_s=0.5, state="steady")
+    fleet.report("h0")
+    assert fleet.blockages.standing == {1}
+    fleet.change(0, iteration=stood_at[0] + 1)
+    fleet.report("h0")
+    assert fleet.blockages.standing == frozenset()

@@ -207,6 +207,16 @@ def test_asked_from_its_own_host_it_opens_a_second_door_once_and_says_where(tmp_
     play(tmp_path, script)
 
 
+@pytest.mark.parametrize("path", ["/v1/open", "/v1/elsewhere"])
+def test_without_the_token_no_door_moves(tmp_path: Path, path: str) -> None:
+    async def script(scene: Scene) -> None:
+        for token in ("t", "x" * 20):
+            assert (await scene.order(path, OpenRequest(host="127.0.0.2"), token)).status_code == 401
+        assert not scene.collector.finished.is_set()
+
+    play(tmp_path, script)
+
+
 @pytest.mark.parametrize("body", [OpenRequest(host="192.0.2.7"), OpenRequest(host="x" * 5000), ELSEWHERE])
 def test_an_address_that_is_none_of_ours_is_refused(tmp_path: Path, body: msgspec.Struct) -> None:
     async def script(scene: Scene) -> None:

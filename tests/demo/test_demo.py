@@ -11,6 +11,7 @@ import pytest
 
 from eroica.cli.demo import Story
 from eroica.demo import FAULTS, Fault, FaultPlan, inject, read_plans
+from eroica.demo.faults import Place, SlowLoader, build_fault
 from eroica.demo.rehearsal import EXPECTED, Rehearsal, judge
 from eroica.errors import UsageError
 from eroica.model.verdict import Verdict
@@ -162,3 +163,12 @@ def test_the_story_tells_each_step_once_and_in_order() -> None:
 )
 def test_a_job_is_stopped_only_for_a_verdict_on_its_fault(fault: str, line: WindowLine, over: bool) -> None:
     assert story(fault).concluded(status(390, line)) == over
+
+
+def test_a_slow_loader_steers_all_its_parts_by_one_number() -> None:
+    fault = build_fault(FaultPlan("slow-loader", options={"seconds": 0.01}))
+    assert isinstance(fault, SlowLoader)
+    first = fault.shared_number()
+    assert fault.shared_number() is first and first.value == 0
+    fault.start(None, Place(worker=0, workers=1, parts={}, callbacks=[]))
+    assert first.value == 0.01

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import time
+import zlib
 from collections.abc import Callable, Iterator
 from email.message import Message
 from pathlib import Path
@@ -21,6 +23,7 @@ from eroica.fleet.records import (
     Beat,
     Receipt,
     RunFacts,
+    VerdictBody,
     WindowOrder,
 )
 from eroica.fleet.reporting.packing import Packer, keep_last, look, watch
@@ -212,6 +215,38 @@ def test_who_hands_over_others_runs_takes_no_directory_whose_reporter_has_not_be
         assert hand_over(directory.path, settings_for(server)) and not server.heard
     assert hand_over(directory.path, settings_for(server), by_hand=True)
     assert [piece.key for batch in server.heard for piece in batch.pieces] == ["verdict/0"]
+
+
+def test_windows_of_a_second_run_are_not_handed_over_as_the_first_ones(server: Server, tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path / "run", began=time.time() - 500)
+    first.course(*[100.0] * 9)
+    for window_id in (1, 2):
+        first.window(window_id, a_verdict(function="first"))
+    server.answer = no
+    assert not Reporter(first.path, "llm", "h", settings_for(server)).work()
+    second = RunDirectory(first.path, began=time.time())
+    second.course(*[50.0] * 9)
+    time.sleep(0.1)
+    second.window(2, a_verdict(function="second"))
+    second.end(a_verdict(function="second"))
+    server.answer = take
+    server.heard.clear()
+
+    def functions() -> dict[str, set[tuple[str, str]]]:
+        found: dict[str, set[tuple[str, str]]] = {}
+        for piece in (piece for batch in server.heard for piece in batch.pieces if piece.kind == "verdict"):
+            function = (
+                msgspec.msgpack.decode(zlib.decompress(piece.body), type=VerdictBody).verdict.findings[0].function.name
+            )
+            found.setdefault(piece.facts.run, set()).add((piece.key, function))
+        return found
+
+    ours = {("verdict/1", "first"), ("verdict/2", "first")}
+    assert hand_over(first.path, settings_for(server))  # another job's reporter
+    assert list(functions().values()) == [ours]
+    assert hand_over(first.path, settings_for(server), by_hand=True)
+    assert list(functions().values()) == [ours, {("verdict/0", "second"), ("verdict/2", "second")}]
+    assert list(told(server).values()) == [[100.0] * 9, [50.0] * 9]
 
 
 def test_a_body_that_is_too_long_is_told_and_costs_only_itself(

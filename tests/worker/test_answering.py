@@ -185,6 +185,15 @@ def test_of_the_recorder_only_what_is_open_or_recent_is_told() -> None:
     found = digest(json.dumps({"entries": entries, "pg_status": {"0": {}}, "version": "2.10"}).encode())
     assert found is not None and found["pg_status"] == {"0": {}}
     kept = [(one["process_group"][0], one["collective_seq_id"]) for one in found["entries"]]
-    assert kept == [("0", 3), *(("0", number) for number in range(978, 2001)), ("1", 1)]
+    assert kept == [("0", 3), *(("0", number) for number in range(1969, 2001)), ("1", 1)]
     assert found["entries"][0]["input_sizes"] == [[4]] and "thread_name" not in found["entries"][0]
     assert digest(b"") is None
+
+
+def test_a_quiet_group_keeps_its_last_entries_beside_a_busy_one() -> None:
+    entries = [entry("9", number, True) for number in range(1, 8)]
+    entries += [entry("2", number, True) for number in range(1, 1500)]
+    found = digest(json.dumps({"entries": entries}).encode())
+    assert found is not None
+    kept = [(one["process_group"][0], one["collective_seq_id"]) for one in found["entries"]]
+    assert kept == [*(("9", number) for number in range(1, 8)), *(("2", number) for number in range(1468, 1500))]

@@ -22,7 +22,7 @@ class Stream(torch.utils.data.IterableDataset):
 loader = torch.utils.data.DataLoader(Stream(), batch_size=None, num_workers=int(sys.argv[2])); len(loader)
 p = torch.nn.Parameter(torch.ones(1)); optimizer = torch.optim.SGD([p], 1e-3)
 for x in loader:
-    optimizer.zero_grad(); (p * x).sum().backward(); optimizer.step()
+    optimizer.zero_grad(); (p * x).sum().backward(); optimizer.step(); time.sleep(0.02)
 print("ended", p.item(), flush=True)
 class Bad(torch.utils.data.Dataset):
     def __len__(self): return 4

@@ -15,7 +15,7 @@ import numpy as np
 
 from pythia.profile import Profiles
 from pythia.settings import REACTIVE, Policy
-from pythia.simulation import POLICIES, Engine, loaded, settings_for, simulate, tokens_per_s, trained
+from pythia.simulation import POLICIES, Engine, loaded, simulate, tokens_per_s, trained
 from pythia.workflow import Plan, Workflow, read_workflow
 
 OUT = Path(__file__).parent / "results"
@@ -50,8 +50,7 @@ def gains(rows: list[dict], base: list[dict]) -> dict[str, float]:
 def measured(
     plans: list[Plan], policy: Policy, engine: Engine, replicas: int, profiles: Profiles, **changes: object
 ) -> dict:
-    settings = settings_for(policy, engine, {"": replicas}, **changes)
-    r = simulate(plans, policy, engine, profiles=profiles.copy(), models={"": replicas}, settings=settings)
+    r = simulate(plans, policy, engine, profiles=profiles.copy(), models={"": replicas}, **changes)
     return {
         "mean_s": r.mean_s, "p95_s": r.p95_s, "hits": r.hit_share, "ttft_later_s": r.later_ttft_s(), "preempted": r.preemptions,
         "requests": r.requests, "worst_first_wait_s": max(r.waits_first_s, default=0.0), "missed": r.missed, "bounded": r.bounded,

@@ -153,7 +153,7 @@ def measure(
     after = [get(url + "/pythia/stats") for url in urls]
     change = {k: sum(a[k] - b[k] for a, b in zip(after, before, strict=True)) for k in after[0]}
     row = {
-        "policy": name, "runs": len(outcome.jct_s), "failed": outcome.failed, "mean_s": outcome.mean_s, "p95_s": outcome.quantile(0.95),
+        "policy": name, "runs": len(outcome.jct_s), "failed": outcome.failed, "mean_s": outcome.mean_s, "p95_s": outcome.p95_s,
         "ttft_later_s": outcome.later_ttft_s(), "hits": change["cached_tokens"] / max(change["prompt_tokens"], 1), "preempted": change["preempted"],
         "prefetched": change["prefetched_tokens"], "late_s": outcome.late_s, "worst_first_wait_s": state["worst_first_wait_s"],
     }  # fmt: skip

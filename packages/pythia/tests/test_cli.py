@@ -75,7 +75,7 @@ def test_simulate_prints_a_table():
         "pythia",
     )
     assert out.count("\n") == 4
-    assert "must be among" in call("simulate", "support", "--policy", "x", status=1)
+    assert "is not one of" in call("simulate", "support", "--policy", "x", status=2)
     assert "number" in call("simulate", "support=x", status=1)
 
 
@@ -89,7 +89,7 @@ def test_before_and_after_stand_in_one_picture():
 @pytest.mark.parametrize(
     ("text", "says"),
     [("models: {}", "length >= 1"), ("models: {m: {}}", "neither"), ("models: {m: {replicas: [{url: x}]}}", "http"), ("models: {m: {replicas: [{url: 'http://x', slot: 1}]}}", "slot"),
-     ("models: {m: {replicas: [{url: 'http://x'}]}}\npolicy: {order: oracle}", "simulate"), ("- [", "configuration.md")],
+     ("models: {m: {replicas: [{url: 'http://x'}]}}\npolicy: {order: oracle}", "simulate"), ("- [", "configuration.md"), ("models: {m: {replicas: [{url: 'http://x'}]}}\nlisten: x", "listen")],
 )  # fmt: skip
 def test_a_bad_configuration_says_what_is_wrong(tmp_path, text, says):
     (tmp_path / "c.yaml").write_text(text)

@@ -485,6 +485,22 @@ def test_profiles_survive_a_restart_hold_no_prompt_and_are_kept_apart_by_tenant(
     run(go())
 
 
+def test_a_changed_workflow_is_counted_and_named_in_the_log(tmp_path, caplog):
+    async def go():
+        async with Stub(complete) as stub, gateway([stub], tmp_path) as (url, made), httpx.AsyncClient() as client:
+            for i in range(40):
+                for role in ("planner", "engineer") if i < 25 else ("engineer", "tester", "planner"):
+                    body = asking(role, f"r{i}")
+                    body["app_metadata"]["final"] = role == ("engineer" if i < 25 else "planner")
+                    await client.post(f"{url}/v1/chat/completions", json=body)
+            await until(lambda: made.profiles.finished == 40 and not made.profiles.changes)
+            assert 'pythia_workflow_changes_total{workflow="w"} 1.0' in (await client.get(f"{url}/metrics")).text
+
+    with caplog.at_level(logging.WARNING, "pythia"):
+        run(go())
+    assert "workflow 'w' has changed" in caplog.text
+
+
 def test_page_and_state_show_replicas_and_the_bound_in_use(tmp_path):
     async def go():
         async with (

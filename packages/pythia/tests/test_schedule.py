@@ -9,10 +9,10 @@ import pytest
 from pythia.dispatcher import Dispatcher, Retention
 from pythia.profile import Profiles
 from pythia.records import Identifiers, Job, Step
-from pythia.schedule import Replica, Scaler, Scheduler, completion
+from pythia.schedule import Replica, Scaler, Scheduler
 from pythia.settings import REACTIVE, Launch, Model, Policy, Settings
 from pythia.settings import Replica as Described
-from pythia.simulation import POLICIES, Engine, loaded, settings_for, simulate, trained
+from pythia.simulation import POLICIES, Engine, loaded, simulate, trained
 from pythia.workflow import arrivals, read_workflow
 
 SETTINGS = Settings({"": Model([Described("http://x", 4, 1000)])})
@@ -25,12 +25,12 @@ def scheduler(
 ) -> Scheduler:
     made = Scheduler(policy or Policy(), Settings({"": Model()}, **changes))  # type: ignore[arg-type]
     for i in range(replicas):
-        made.add(Replica(f"r{i}", "", slots, kv))
+        made.replicas[f"r{i}"] = Replica(f"r{i}", "", slots, kv)
     return made
 
 
 def job(number: int, arrived: float = 0.0, **more: object) -> Job:
-    return Job(number, f"s{number}", arrived, arrived, expected=10.0, trusted=True, **({"remaining": 100.0} | more))  # type: ignore[arg-type]
+    return Job(number, f"s{number}", arrived, arrived, expected=10.0, **({"remaining": 100.0} | more))  # type: ignore[arg-type]
 
 
 def test_what_ends_sooner_goes_first_and_age_outweighs_it_in_time():
@@ -45,8 +45,10 @@ def test_what_ends_sooner_goes_first_and_age_outweighs_it_in_time():
 
 
 def test_the_completion_score_is_capped():
-    assert completion(0.0, 10.0) == completion(10.0, 10.0) == 1.0
-    assert completion(100.0, 10.0) == 0.1
+    one = scheduler()
+    one.unit = 10.0
+    assert one.score(job(1, remaining=0.0)) == one.score(job(2, remaining=10.0)) == 1.0
+    assert one.score(job(3, remaining=100.0)) == 0.1
 
 
 def test_a_first_step_near_the_limit_goes_before_everything():
@@ -82,8 +84,8 @@ def test_a_cancelled_request_is_gone_wherever_it_was():
     for number in (1, 2):
         one.submit(job(number))
     ((first, replica),) = one.take(0.0)
-    one.cancel(next(iter(one.waiting.values())))
-    one.cancel(first)
+    one.finish(next(iter(one.waiting.values())))
+    one.finish(first)
     assert not one.waiting
     assert not replica.active
     assert one.take(1.0) == []
@@ -147,7 +149,7 @@ def test_replicas_start_before_the_wave_and_drain_without_cutting():
     )
     dispatcher = Dispatcher(settings, planner_profiles())
     scheduler = dispatcher.scheduler
-    scheduler.add(Replica("a", "a", 4))
+    scheduler.replicas["a"] = Replica("a", "a", 4)
     scaler = Scaler(settings)
     assert scaler.decide(scheduler, dispatcher.projected(), 0.0) == []
     arrival = dispatcher.arrive(Identifiers("w", "live", "planner"), "", "a", 10, None, 1e4)
@@ -155,7 +157,7 @@ def test_replicas_start_before_the_wave_and_drain_without_cutting():
     assert [a.kind for a in started] == ["start"]
     assert started[0].model == "b"
     replica = Replica(started[0].name, "b", 4)
-    scheduler.add(replica)
+    scheduler.replicas[replica.name] = replica
     dispatcher.depart(arrival, Step("w", "live", "planner", 1e4, 20, 10, 1.0, "a", final=True), 1e4 + 1)
     busy = Job(99, "s", 0.0, 0.0, model="b")
     replica.admit(busy)
@@ -168,13 +170,13 @@ def test_replicas_start_before_the_wave_and_drain_without_cutting():
             for action in scaler.decide(scheduler, {}, at):
                 found.append((action.kind, action.name))
                 if action.kind == "stop":
-                    scheduler.remove(action.name)
+                    del scheduler.replicas[action.name]
         return found
 
     first = acted(10.0, 12.0, 16.0, 17.0)
     assert ("stop", "extra-started-9") in first
     assert ("stop", replica.name) not in first  # it still has a request
-    replica.release(busy)
+    scheduler.finish(busy)
     assert ("stop", replica.name) in acted(30.0, 36.0, 37.0)
     assert set(scheduler.replicas) == {"a"}
 
@@ -233,16 +235,15 @@ def test_start_up_time_is_hidden_by_starting_before_the_wave():
     waits = {}
     for scale in ("reactive", "pythia"):
         policy = Policy(scale=scale)  # type: ignore[arg-type]
-        settings = settings_for(
-            policy, Engine(start_s=4.0), {"small": 2, "big": 2}, cool_s=2.0, keep_alive_s=2.0, horizon=6
-        )
         result = simulate(
             plans,
             policy,
             Engine(start_s=4.0),
             profiles=profiles.copy(),
             models={"small": 2, "big": 2},
-            settings=settings,
+            cool_s=2.0,
+            keep_alive_s=2.0,
+            horizon=6,
         )
         waits[scale] = sum(result.waits_s) / len(result.waits_s)
     assert waits["pythia"] < waits["reactive"]

@@ -134,7 +134,7 @@ class Agent:
             asked = sum(worker.triggers for worker in self.roster.living)
             self.roster.poll(judge=not self._window_tasks)
             if sum(worker.triggers for worker in self.roster.living) > asked:
-                for window in self._windows:  # no baseline any more, and in the way of the window to come
+                for window in self._windows:  # what was captured before the job got slow is the baseline
                     if window.order.purpose == "baseline":
                         window.close_early(beat.RISEN)
             self._close_windows()

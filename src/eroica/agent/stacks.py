@@ -118,6 +118,11 @@ class _Recording:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
 
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait()
+
     def wait(self, deadline_s: float) -> str:
         """Wait for its end, kill it after the deadline (CLOCK_MONOTONIC); what went wrong, or nothing.
 
@@ -128,8 +133,7 @@ class _Recording:
         try:
             self._process.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
             self._file.unlink(missing_ok=True)
             problem = "py-spy did not end in time and was killed"
         if self._file.is_file():
@@ -137,7 +141,7 @@ class _Recording:
             self._file.with_suffix(".meta.json").write_text(json.dumps(meta), encoding="utf-8")
         else:
             problem = problem or py_spy_reason(self._log.read_bytes())
-        self._log.unlink()
+        self._log.unlink(missing_ok=True)
         return problem
 
 
@@ -219,6 +223,8 @@ class StackSampler:
             problem = self._main.wait(deadline)
             lost = [str(recording.pid) for recording in self._children.values() if recording.wait(deadline)]
         except OSError as error:
+            for recording in (self._main, *self._children.values()):
+                recording.kill()
             raise UnavailableError(f"stacks of process {self.pid} cannot be written: {error}") from error
         if problem:
             raise UnavailableError(f"no stacks of process {self.pid}: {problem}")

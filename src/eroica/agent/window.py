@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import math
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import msgspec
 
@@ -162,9 +166,20 @@ class HostWindow:
             await asyncio.wait_for(self._all_over(), self._until_closed_s)
         await asyncio.to_thread(self._stop_samplers)
         saved = await asyncio.gather(*(self._saved(worker) for worker in self._workers))
+        if self.order.purpose == "baseline":
+            await asyncio.to_thread(self._split)
         slots = asyncio.Semaphore(max(1, (os.cpu_count() or 1) // 2))
         work = (self._summarize(worker, is_saved, slots) for worker, is_saved in zip(self._workers, saved, strict=True))
         await asyncio.gather(*work)
+
+    def _split(self) -> None:
+        """Cut a baseline window where iterations got longer for good; if that fails, the whole window is judged."""
+        captures = [self.directory / str(worker.worker.pid) / "capture.json" for worker in self._workers]
+        try:
+            note = split_at_rise([path for path in captures if path.exists()])
+        except (OSError, ValueError, LookupError) as error:
+            note = f"the baseline window could not be looked through: {error}"
+        self.notes.extend(filter(None, (note,)))
 
     # ------------------------------------------------------------------ samplers
 
@@ -309,6 +324,67 @@ class HostWindow:
             log.warning("summary of %s failed: %s", directory, text)
             return _last_line(text) or f"exit status {process.returncode}"
         return ""
+
+
+#: Iterations that a baseline needs, and that must be longer after it: fewer may be anything.
+_LEAST_BEFORE, _LEAST_AFTER = 8, 4
+#: A rise inside a baseline window: by this factor; at most this share of the iterations before it may be as long as
+#: those after it, and the other way round.
+_TIMES = 1.3
+_ASTRAY = 0.2
+#: Workers see a change in the same iteration or in the one before: who waits for whom differs.
+_EARLIER = 1
+
+
+def find_rise(durations: Sequence[float]) -> int | None:
+    """Count the iterations before a lasting rise; None if there is none.
+
+    The split that leaves the fewest iterations on the wrong side of the middle between both medians; of several, the
+    one with the largest ratio of these.
+
+    Args:
+        durations: Of the iterations of a window, in order, any unit.
+    """
+    found = []
+    for count in range(_LEAST_BEFORE, len(durations) - _LEAST_AFTER + 1):
+        before, after = durations[:count], durations[count:]
+        low, high = median(before), median(after)
+        middle = (low * high) ** 0.5
+        too_long, too_short = sum(one >= middle for one in before), sum(one <= middle for one in after)
+        if high >= _TIMES * low and too_long <= _ASTRAY * count and too_short <= _ASTRAY * len(after):
+            found.append((-too_long - too_short, high / low, count))
+    return max(found)[2] if found else None
+
+
+def split_at_rise(captures: Sequence[Path]) -> str:
+    """End the captures of one host's workers before the job got slow in them; all at the same iteration.
+
+    Args:
+        captures: `capture.json` of each worker, of one window.
+
+    Returns:
+        A note on it; "" if nothing was changed.
+    """
+    records = {path: json.loads(path.read_bytes()) for path in captures}
+    found = [find_rise(_durations(record)) for record in records.values()]
+    counts = [count for count in found if count is not None]
+    if not counts or 2 * len(counts) < len(found):
+        return ""
+    count = max(min(counts) - _EARLIER, 1)
+    note = f"the baseline window is read up to its iteration {count}: from there on iterations were longer"
+    for path, record in records.items():
+        record["boundaries_ns"] = record["boundaries_ns"][: count + 1]
+        record["last_iteration"] = record["first_iteration"] + len(record["boundaries_ns"]) - 1
+        record["notes"] = [*record["notes"], note]
+        draft = path.with_suffix(".draft")
+        write_private(draft, json.dumps(record).encode())
+        draft.rename(path)
+    return note
+
+
+def _durations(record: dict[str, Any]) -> list[int]:
+    bounds = record["boundaries_ns"]
+    return [end - begin for begin, end in pairwise(bounds)]
 
 
 def _last_line(text: str) -> str:

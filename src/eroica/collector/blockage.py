@@ -100,8 +100,10 @@ class Standstill:
         return (*(self.looks[host] for host in sorted(self.looks)), *noted)
 
     def mark(self, status: WorkerStatus, agent_pid: int) -> None:
-        """A worker is silent now."""
-        self.marks[key_of(status)] = Mark(status, agent_pid)
+        """A worker is silent now. What it was at counts from the iteration that is known: a new agent may say 0."""
+        known = self.marks.get(key_of(status))
+        iteration = max(status.iteration, known.status.iteration if known is not None else 0)
+        self.marks[key_of(status)] = Mark(msgspec.structs.replace(status, iteration=iteration), agent_pid)
         self.lasted_s = max(self.lasted_s, status.silent_s)
 
     def follow(self, workers: Iterable[WorkerStatus], agent_pid: int) -> Movement:

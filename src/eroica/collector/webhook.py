@@ -13,6 +13,7 @@ messages, each tried a few times with growing pauses, and given up for good when
 from __future__ import annotations
 
 import asyncio
+import email.utils
 import html
 import logging
 import random
@@ -322,6 +323,12 @@ def usable_address(url: str) -> str:
 
 
 def _asked_pause_s(retry_after: str) -> float:
-    """Seconds that a `Retry-After` header asks for, at most `LONGEST_PAUSE_S`; 0 where it is no number."""
+    """Seconds that a `Retry-After` header asks for, as a number or as a date, at most `LONGEST_PAUSE_S`; else 0."""
     text = retry_after.strip()
-    return min(float(text[:9]), LONGEST_PAUSE_S) if text.isascii() and text.isdigit() else 0.0
+    if text.isascii() and text.isdigit():
+        return min(float(text[:9]), LONGEST_PAUSE_S)
+    try:
+        wanted_s = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+    return min(max(wanted_s, 0.0), LONGEST_PAUSE_S)

@@ -318,6 +318,9 @@ class _Judged:
 def _notes(deltas: Deltas, by_rank: bool) -> Iterator[str]:
     """Yield notes on what differs between the runs, and on what is missing."""
     fleets = deltas.before.fleet, deltas.after.fleet
+    devices = [sorted({p.worker.device.partition(":")[0] for p in fleet.patterns}) for fleet in fleets]
+    if devices[0] != devices[1]:
+        yield f"different devices: {', '.join(devices[0])} before, {', '.join(devices[1])} after"
     gone = set(fleets[0].ranks) ^ set(fleets[1].ranks)
     if gone and by_rank:
         yield f"{len(gone)} worker{' is' if len(gone) == 1 else 's are'} in one of the runs only"

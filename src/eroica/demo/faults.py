@@ -178,7 +178,8 @@ class SteeredFault(Fault):
 
     def shared_number(self) -> Any:
         """Return the shared number for a part; it is 0 until the fault begins."""
-        self.number = self.number or multiprocessing.get_context("spawn").RawValue(ctypes.c_double, 0.0)
+        if self.number is None:  # a number of 0 counts as false
+            self.number = multiprocessing.get_context("spawn").RawValue(ctypes.c_double, 0.0)
         return self.number
 
     def start(self, model: Any, place: Place) -> None:

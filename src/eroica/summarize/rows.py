@@ -60,7 +60,7 @@ class Tally:
         self._function = owned.function
         self._iteration = np.repeat(np.arange(self._iterations), np.diff(np.searchsorted(owned.start, edges_ns)))
         self._length = (owned.end - owned.start).astype(np.float64)
-        self.idle_ns = int(edges_ns[-1] - edges_ns[0]) - round(float(self._length.sum()))
+        self.idle_ns = max(int(edges_ns[-1] - edges_ns[0]) - round(float(self._length.sum())), 0)
         mine = np.isin(owned.function, np.unique(collectives.function))
         self.execution_ns = _summed(owned.execution[mine], self._length[mine], executions)
         self._durations = durations

@@ -41,7 +41,7 @@ _STOP_PATIENCE_S = 1.0
 _READ_BYTES = 65_536  # all that a FIFO holds
 _QUESTIONS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _MAX_THREADS, _MAX_FRAMES, _MAX_TEXT = 128, 200, 300
-_RECENT, _MOST_ENTRIES, _MAX_GROUPS = 1024, 2048, 256
+_RECENT, _MAX_OPEN, _MAX_GROUPS = 32, 256, 256
 _ENTRY_FACTS = (
     "profiling_name", "process_group", "pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "is_p2p",
     "time_created_ns", "state", "retired",
@@ -192,7 +192,7 @@ def _flight() -> dict[str, Any] | None:
 
 
 def digest(dump: bytes) -> dict[str, Any] | None:
-    """Extract from a Flight Recorder dump the counters, the open entries, and the last ones.
+    """Extract from a Flight Recorder dump the counters, the open entries, and the last 32 of each group.
 
     Args:
         dump: As torch wrote it; empty for none.
@@ -200,13 +200,18 @@ def digest(dump: bytes) -> dict[str, Any] | None:
     if not dump:
         return None
     record = json.loads(dump)
-    entries = record.get("entries", ())
-    oldest = len(entries) - _RECENT
-    kept = [
-        _short(entry) for number, entry in enumerate(entries)
-        if number >= oldest or not (entry.get("retired") or entry.get("state") == "completed")
-    ]  # fmt: skip
-    return {"pg_status": record.get("pg_status", {}), "entries": kept[-_MOST_ENTRIES:]}
+    entries = list(enumerate(record.get("entries", ())))
+    still_open = [number for number, one in entries if not (one.get("retired") or one.get("state") == "completed")]
+    kept, seen = set(still_open[:_MAX_OPEN]), dict[str, int]()
+    for number, entry in reversed(entries):
+        group = str(entry.get("process_group"))
+        seen[group] = seen.get(group, 0) + 1
+        if seen[group] <= _RECENT:
+            kept.add(number)
+    return {
+        "pg_status": record.get("pg_status", {}),
+        "entries": [_short(entry) for number, entry in entries if number in kept],
+    }
 
 
 def _short(entry: dict[str, Any]) -> dict[str, Any]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import msgspec
+import numpy as np
 
 from pythia.errors import EngineError
-from pythia.workflow import Plan, PlannedStep
+from pythia.workflow import Plan, PlannedStep, Times
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz     "
 LINE = 64
@@ -29,46 +30,28 @@ class Record(msgspec.Struct, frozen=True):
         error: What went wrong; empty if nothing did.
     """
 
-    workflow_type: str
     run: str
     role: str
     place: int
     sent: float
     first: float
     ended: float
-    prompt_tokens: int
     output_tokens: int
     error: str = ""
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What happened to a set of runs.
+@dataclass
+class Outcome(Times):
+    """What happened to a set of runs; times are those of runs and requests that succeeded.
 
     Attributes:
-        jct_s: Completion time of each run that succeeded.
         failed: Runs with a request that failed.
         late_s: Largest lateness of a run's first request; large values mean that the sender was the limit.
     """
 
-    jct_s: dict[str, float]
-    failed: int
-    records: list[Record]
-    late_s: float
-
-    def quantile(self, q: float) -> float:
-        """Return a quantile of the completion times."""
-        times = sorted(self.jct_s.values())
-        return times[min(len(times) - 1, math.ceil(q * len(times)) - 1)] if times else math.nan
-
-    @property
-    def mean_s(self) -> float:
-        """Mean completion time."""
-        return sum(self.jct_s.values()) / len(self.jct_s) if self.jct_s else math.nan
-
-    def later_ttft_s(self) -> float:
-        """Median time to the first token of all steps but the first of a run."""
-        times = sorted(r.first - r.sent for r in self.records if r.place and not r.error)
-        return times[len(times) // 2] if times else math.nan
+    failed: int = 0
+    records: list[Record] = field(default_factory=list)
+    late_s: float = 0.0
 
 
 def words(name: str, length: int) -> str:
@@ -128,8 +111,7 @@ class _Agents:
         """Send a request and let its tool run; return the messages with the answer, or None if it failed."""
         start = words(f"{self.variant}{metadata['workflow_type_id']}/{step.role}", step.prefix)
         sent = [{"role": "system", "content": start}, *messages] if start else messages
-        body: dict[str, object] = {"model": step.model or self.model, "messages": sent, "max_tokens": step.output}
-        body["stream"] = True
+        body = {"model": step.model or self.model, "messages": sent, "max_tokens": step.output, "stream": True}
         if self.identifiers:
             body["app_metadata"] = metadata
         began, first, error = self.now, 0.0, ""
@@ -149,9 +131,8 @@ class _Agents:
                     first = first or (self.now if pieces else 0.0)
         except (httpx.HTTPError, ValueError) as problem:
             error = f"{type(problem).__name__}: {problem}"
-        ended, prompt = self.now, sum(len(m["content"]) + 1 for m in sent)
-        names = metadata["workflow_type_id"], metadata["workflow_id"], step.role
-        self.records.append(Record(*names, place, began, first or ended, ended, prompt, len(pieces), error))
+        run, ended = metadata["workflow_id"], self.now
+        self.records.append(Record(run, step.role, place, began, first or ended, ended, len(pieces), error))
         if error:
             return None
         await asyncio.sleep(step.tool_s)
@@ -183,5 +164,6 @@ async def drive(
             raise EngineError(problem) from error
         agents.began = time.perf_counter()
         ends = await asyncio.gather(*(agents.run(plan) for plan in plans))
-    times = {p.name: end - p.arrival_s for p, end in zip(plans, ends, strict=True) if end is not None}
-    return Outcome(times, len(plans) - len(times), agents.records, agents.late_s)
+    times = [end - plan.arrival_s for plan, end in zip(plans, ends, strict=True) if end is not None]
+    ttft = [(r.place, r.first - r.sent) for r in agents.records if not r.error]
+    return Outcome(np.array(times), ttft, len(plans) - len(times), agents.records, agents.late_s)

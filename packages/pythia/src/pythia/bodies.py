@@ -10,31 +10,25 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from pythia.errors import BadRequest
-from pythia.records import Identifiers
+from pythia.errors import Refused
+from pythia.records import BROKEN, Identifiers
 
 #: Member of the body that holds the identifiers.
 MEMBER = "app_metadata"
-HEADERS = ("x-workflow-type-id", "x-workflow-id", "x-agent-id")
-FINAL_HEADER = "x-workflow-final"
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+#: The header of each identifier.
+HEADERS = {"workflow_type_id": b"x-workflow-type-id", "workflow_id": b"x-workflow-id", "agent_id": b"x-agent-id"}
+FINAL_HEADER = b"x-workflow-final"
+T = TypeVar("T")
 
 
-class _Metadata(msgspec.Struct):
-    workflow_type_id: str | None = None
-    workflow_id: str | None = None
-    agent_id: str | None = None
-    final: bool = False
-
-
-def members(body: bytes) -> dict[str, msgspec.Raw] | None:
-    """Return the members of a JSON object with their values as they stand; None if the body is no JSON object."""
-    try:
-        return _members.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
+def decoded(raw: bytes | msgspec.Raw, kind: type[T]) -> T | None:
+    """Return JSON as a kind of object; None if it is missing or no such object."""
+    with contextlib.suppress(*BROKEN):
+        return msgspec.json.decode(raw, type=kind)
+    return None
 
 
 def find(fields: Mapping[str, msgspec.Raw], headers: Mapping[bytes, bytes]) -> Identifiers | None:
@@ -45,32 +39,20 @@ def find(fields: Mapping[str, msgspec.Raw], headers: Mapping[bytes, bytes]) -> I
         headers: Its headers, names in lower case.
 
     Raises:
-        BadRequest: Some identifiers are given, but not all of them, or one cannot be used.
+        Refused: Some identifiers are given, but not all of them, or one cannot be used.
     """
-    raw = fields.get(MEMBER)
-    found: dict[str, object] = {}
-    if raw is not None:
-        try:
-            metadata = msgspec.json.decode(raw, type=_Metadata)
-        except msgspec.ValidationError as error:
-            if bytes(raw)[:1] != b"{":
-                return None  # another application's member of this name
-            raise BadRequest(f"{MEMBER}: {error}") from error
-        found = {k: v for k, v in msgspec.structs.asdict(metadata).items() if v is not None and k != "final"}
-        if not found:
-            return None
-        found["final"] = metadata.final
+    if MEMBER in fields:
+        metadata = decoded(fields[MEMBER], dict[str, Any]) or {}  # another application may have a member of this name
+        given = {name: value for name, value in metadata.items() if value is not None}
     else:
-        names = ("workflow_type_id", "workflow_id", "agent_id")
-        given = {name: headers.get(header.encode()) for name, header in zip(names, HEADERS, strict=True)}
-        found = {name: value.decode("utf-8", "replace") for name, value in given.items() if value is not None}
-        if not found:
-            return None
-        found["final"] = headers.get(FINAL_HEADER.encode(), b"").lower() in (b"1", b"true")
+        given = {name: headers[h].decode("utf-8", "replace") for name, h in HEADERS.items() if h in headers}
+        given["final"] = headers.get(FINAL_HEADER, b"").lower() in (b"1", b"true")
+    if not given.keys() & HEADERS.keys():
+        return None
     try:
-        return msgspec.convert(found, Identifiers)
+        return msgspec.convert(given, Identifiers)
     except msgspec.ValidationError as error:
-        raise BadRequest(
+        raise Refused(
             f"identifiers: {error}; give workflow_type_id, workflow_id and agent_id, 1 to 128 printable characters each"
         ) from error
 
@@ -83,12 +65,10 @@ def rewrite(fields: Mapping[str, msgspec.Raw], remove: tuple[str, ...], add: Map
     return msgspec.json.encode(kept)
 
 
-T = TypeVar("T")
 #: Bytes of an answer that are read for its token counts; of longer streams, events are counted instead.
 LOOKED_AT = 1 << 20
 #: Characters of a token until an engine's counts tell more.
 CHARS = 4.0
-BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Counts(NamedTuple):
@@ -142,11 +122,9 @@ class Answer:
                 data = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(data, LOOKED_AT * 8)
         lines = data.split(b"\n") if self.streamed else [b"data:" + data]
         for line in lines:
-            if line.startswith(b"data:"):
-                with contextlib.suppress(*BROKEN):
-                    event = msgspec.json.decode(line[5:])
-                    if isinstance(event, dict):
-                        yield event
+            event = decoded(line[5:], dict[str, Any]) if line.startswith(b"data:") else None
+            if event is not None:
+                yield event
 
 
 def _text(event: Mapping[str, Any]) -> str:
@@ -160,13 +138,6 @@ def _text(event: Mapping[str, Any]) -> str:
             text = part.get("content") or part.get("text") or part.get("reasoning_content") or part.get("tool_calls")
             found.append(text if isinstance(text, str) else msgspec.json.encode(text).decode() if text else "")
     return "".join(found)
-
-
-def member(fields: Mapping[str, msgspec.Raw], name: str, kind: type[T]) -> T | None:
-    """Return a member of a body; None if it is missing or of another type."""
-    with contextlib.suppress(*BROKEN):
-        return msgspec.json.decode(fields[name], type=kind) if name in fields else None
-    return None
 
 
 def prompt_texts(fields: Mapping[str, msgspec.Raw]) -> list[str]:
@@ -183,8 +154,8 @@ def prompt_texts(fields: Mapping[str, msgspec.Raw]) -> list[str]:
             walk(value.get("content", value.get("text")))
 
     for name in ("instructions", "messages", "prompt", "input"):
-        with contextlib.suppress(*BROKEN):
-            walk(member(fields, name, object))
+        with contextlib.suppress(RecursionError):
+            walk(decoded(fields.get(name, b""), object))
     return texts
 
 
@@ -198,37 +169,27 @@ def chain(body: bytes) -> tuple[int, ...]:
     return tuple(found)
 
 
-class Disconnected(Exception):  # an event, not an error
-    """The client has gone."""
-
-
 @contextlib.asynccontextmanager
 async def while_client_stays(receive: Receive) -> AsyncIterator[None]:
-    """Cancel what runs inside and raise `Disconnected` once the client has gone.
+    """Cancel what runs inside and raise `ClientDisconnect` once the client has gone.
 
     Args:
         receive: The ASGI channel of a request whose body has been read.
     """
-    task = asyncio.current_task()
-    assert task is not None
-    inside, gone = True, False
+    stay = asyncio.timeout(None)
 
     async def watch() -> None:
-        nonlocal gone
         while (await receive())["type"] != "http.disconnect":
             pass
-        if inside:
-            gone = True
-            task.cancel()
+        stay.reschedule(0)  # a time that has passed: it ends at once
 
     watching = asyncio.create_task(watch())
     try:
-        yield
-    except asyncio.CancelledError:
-        if not gone:
-            raise
-        task.uncancel()
-        raise Disconnected from None
+        async with stay:
+            yield
+    except TimeoutError:
+        if stay.expired():
+            raise ClientDisconnect from None
+        raise
     finally:
-        inside = False
         watching.cancel()

@@ -18,7 +18,7 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching import scheduler as schedulers
 from transformers.generation.continuous_batching.cache_allocators.cache_allocator import BlockLedger
 
-from pythia.records import remember
+from pythia.records import common, remember
 
 #: Share of free blocks below which cached blocks are evicted.
 MARGIN = 0.1
@@ -54,9 +54,8 @@ class Board:
         if role:
             before = self.last.get(role)
             if before is not None:
-                pairs = enumerate(zip(before, tokens, strict=False))
-                same = next((i for i, (a, b) in pairs if a != b), min(len(before), len(tokens)))
-                remember(self.prefix, role, tokens[:same] or self.prefix.get(role, []), MOST // 20)
+                same = tokens[: common(before, tokens)]
+                remember(self.prefix, role, same or self.prefix.get(role, []), MOST // 20)
             remember(self.last, role, tokens, MOST // 20)
 
     def set_values(self, values: dict[str, float]) -> None:
@@ -79,12 +78,9 @@ class _Ledger(BlockLedger):  # type: ignore[misc]
 
     def evict_cached_blocks(self) -> list[int]:
         """Return the evicted blocks."""
-        count = self.wanted()
         values, names = self.board.values, self.names
-        order = sorted(
-            enumerate(self.cached_blocks), key=lambda pair: (values.get(names.get(pair[1], ""), 0.0), pair[0])
-        )
-        evicted = [block for _, block in order[:count]]
+        order = sorted(self.cached_blocks, key=lambda block: values.get(names.get(block, ""), 0.0))  # oldest first
+        evicted = order[: self.wanted()]
         for block in evicted:
             del self.cached_blocks[block]
             self.hash_to_block.pop(self.block_to_hash.pop(block))

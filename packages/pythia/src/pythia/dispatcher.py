@@ -40,19 +40,16 @@ class Retention:
     def want(self, run: str, wanted: Mapping[str, float]) -> set[str]:
         """Replace what one run is expected to use; return the prefixes whose value changed."""
         before = self._wanted.pop(run, {})
-        for group, value in before.items():
-            left = self._sums[group] - value
-            if left > 1e-9:
-                self._sums[group] = left
-            else:
-                del self._sums[group]
-        for group, value in wanted.items():
-            self._sums[group] = self._sums.get(group, 0.0) + value
+        changes = {group: wanted.get(group, 0.0) - before.get(group, 0.0) for group in {*before, *wanted}}
+        for group, change in changes.items():
+            value = self._sums.pop(group, 0.0) + change
+            if value > 1e-9:
+                self._sums[group] = value
         if wanted:
             self._wanted[run] = dict(wanted)
         if len(self._wanted) > MOST:
             self.want(next(iter(self._wanted)), {})
-        return {g for g in {*before, *wanted} if abs(before.get(g, 0.0) - wanted.get(g, 0.0)) > 1e-6}
+        return {group for group, change in changes.items() if abs(change) > 1e-6}
 
     def wanted(self, group: str) -> float:
         """Return what running workflows are expected to use of a prefix per step ahead."""
@@ -62,7 +59,7 @@ class Retention:
         """Return the expected uses of a prefix per step ahead."""
         level, then = self._uses.get(group, (0.0, now))
         rate = level * math.exp((then - now) / WINDOW_S) / WINDOW_S
-        return self._sums.get(group, 0.0) + rate * self.step_s
+        return self.wanted(group) + rate * self.step_s
 
 
 #: Steps ahead that are looked at for prefixes and for replicas that will be kept busy.
@@ -78,7 +75,6 @@ class Arrival:
     """A request with identifiers that the gateway is serving."""
 
     ids: Identifiers
-    tenant: str
     run: Run
     place: int
     prediction: Prediction
@@ -95,17 +91,11 @@ class Dispatcher:
         self.usual_run = 0.0
         self._numbers = itertools.count(1)
 
-    def slots(self, model: str) -> int:
-        """Return the most slots that a replica of a model has."""
-        return max((r.slots for r in self.scheduler.replicas.values() if r.model == model), default=0)
-
     def plain(self, model: str, prompt: int, most: int | None, now: float) -> Job:
         """Return the job of a request without identifiers: a run of its own, of usual length."""
         number = next(self._numbers)
-        return Job(
-            number, f"#{number}", now, now, prompt, self._bound(None, most), remaining=self.usual_run,
-            expected=0.0, model=model,
-        )  # fmt: skip
+        bound = self._bound(None, most)
+        return Job(number, f"#{number}", now, now, prompt, bound, remaining=self.usual_run, model=model)
 
     def arrive(self, ids: Identifiers, tenant: str, model: str, prompt: int, most: int | None, now: float) -> Arrival:
         """Register a request and return its job with all that is predicted.
@@ -118,7 +108,8 @@ class Dispatcher:
             most: Its `max_tokens`.
             now: Present time in seconds.
         """
-        alpha = self.settings.alpha(self.slots(model))
+        slots = max((r.slots for r in self.scheduler.replicas.values() if r.model == model), default=0)
+        alpha = self.settings.alpha(slots)
         run, place, prediction = self.profiles.begin(ids, tenant, now, alpha)
         profile = self.profiles.of(run)
         if prediction.ordinary:
@@ -129,23 +120,17 @@ class Dispatcher:
             next(self._numbers), run.key, now, run.started_s, prompt, bound,
             expected=prediction.expected,
             remaining=prediction.remaining if prediction.trusted else self.usual_run,
-            trusted=prediction.trusted,
             first=place == 0 and (not prediction.on_path or prediction.steps > SEVERAL),
             attained=run.attained, model=model, role_group=role_group, group=f"{role_group}\0{run.key}",
             alpha=alpha if prediction.bound is not None and bound == prediction.bound else 0.0,
         )  # fmt: skip
-        if profile is not None and place:
-            job.prefix = int(self.prefix(profile, ids.agent_id, prompt))
+        template = profile.templates.get(ids.agent_id) if profile is not None and place else None
+        if template is not None:
+            job.prefix = int(template.constant_share * prompt)
         if prediction.trusted and profile is not None and self.settings.w_unblock:
             job.unblock = self._unblock(profile, run, ids.agent_id, model)
         self.retention.use(role_group, now)
-        return Arrival(ids, tenant, run, place, prediction, job)
-
-    @staticmethod
-    def prefix(profile: Profile, role: str, prompt: int) -> float:
-        """Return the tokens of a role's prompt that are the same in every run."""
-        template = profile.templates.get(role)
-        return template.constant_share * prompt if template else 0.0
+        return Arrival(ids, run, place, prediction, job)
 
     def _bound(self, predicted: int | None, most: int | None) -> int:
         """Return the output bound that is counted: the predicted one, `max_tokens`, or what is assumed."""
@@ -165,10 +150,8 @@ class Dispatcher:
         return min(1.0, sum(min(1.0, v) / d for r, (v, d) in ahead.items() if profile.models.get(r, "") in idle))
 
     def _idle(self, model: str) -> bool:
-        ready = self.scheduler.ready(model)
-        if not ready or any(j.model == model for j in self.scheduler.waiting.values()):
-            return False
-        return any(2 * len(r.active) < r.slots for r in ready)
+        waits = any(job.model == model for job in self.scheduler.waiting.values())
+        return not waits and any(2 * len(r.active) < r.slots for r in self.scheduler.ready(model))
 
     def wanted(self, arrival: Arrival) -> dict[str, float]:
         """Return the value of each prefix that the run is expected to use after this step."""
@@ -204,7 +187,7 @@ class Dispatcher:
             step: The completed request; None if it failed or was cancelled.
             now: Present time in seconds.
         """
-        self.scheduler.cancel(arrival.job)
+        self.scheduler.finish(arrival.job)
         if step is not None and arrival.job.dispatched >= 0:
             self.retention.step_s += 0.02 * (now - arrival.job.dispatched - self.retention.step_s)
         changed = self.retention.want(arrival.run.key, {} if arrival.run.final else self.wanted(arrival))
@@ -220,15 +203,11 @@ class Dispatcher:
 
     def projected(self) -> dict[str, float]:
         """Return, per model, the requests that running workflows are expected to send within the horizon."""
-        places: dict[tuple[object, ...], list[Run]] = {}
-        for run in self.profiles.open.values():
-            if run.roles:
-                places.setdefault((run.type_key, run.roles[-1], run.trails[run.roles[-1]]), []).append(run)
         loads: dict[str, float] = {}
-        for runs in places.values():
-            one, profile = runs[0], self.profiles.of(runs[0])
-            if profile is not None and not profile.thin and profile.trust.earned:
-                for role, (visits, _) in self._ahead(one, one.roles[-1], self.settings.horizon).items():
+        for run in self.profiles.open.values():
+            profile = self.profiles.of(run)
+            if run.roles and profile is not None and not profile.thin and profile.trust.earned:
+                for role, (visits, _) in self._ahead(run, run.roles[-1], self.settings.horizon).items():
                     model = profile.models.get(role, "")
-                    loads[model] = loads.get(model, 0.0) + len(runs) * visits
+                    loads[model] = loads.get(model, 0.0) + visits
         return loads

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from pythia import continuous
-from pythia.bodies import Disconnected, while_client_stays
-from pythia.errors import MissingExtra
+from pythia.bodies import while_client_stays
+from pythia.errors import EngineError
 
 try:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 except ImportError as error:
-    raise MissingExtra("the engine needs torch and transformers: pip install 'pythia[engine]'") from error
+    raise EngineError("the engine needs torch and transformers: pip install 'pythia[engine]'") from error
 
 #: Priority of a predicted prefix: behind every request.
 LAST = 1 << 30
@@ -138,7 +138,7 @@ class Server:
                     last = tokens_so_far
         except RuntimeError as error:
             return _error(500, str(error))
-        except Disconnected:
+        except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
         message = {"role": "assistant", "content": self.tokenizer.decode(last)}
         body = self._frame("chat.completion", {"message": message, "finish_reason": "length"})
@@ -176,11 +176,10 @@ class Server:
         except (ValueError, TypeError, AttributeError) as error:
             return _error(400, f"malformed hint ({error})")
         tokens = self.board.prefix.get(role)
-        done = False
-        if tokens and not self.running and not self.prefetching:
-            done = True
+        idle = not self.running and not self.prefetching
+        if tokens and idle:
             asyncio.get_running_loop().create_task(self._prefetch(role, list(tokens)))  # kept by `prefetching`
-        return JSONResponse({"prefetch": done})
+        return JSONResponse({"prefetch": bool(tokens) and idle})
 
     async def _prefetch(self, role: str, tokens: list[int]) -> None:
         request = f"prefetch-{uuid.uuid4().hex}"

@@ -14,25 +14,27 @@ class BadConfig(PythiaError, ValueError):
 
 
 class BadFile(PythiaError, ValueError):
-    """A file that cannot be read.
+    """A file that cannot be read or written; the message names the file and the first bad line."""
+
+    def __init__(self, path: Path | str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+
+
+class Refused(PythiaError):
+    """A request that the gateway answers itself; the message says what to change.
 
     Attributes:
-        path: The file.
-        row: The first bad line, counted from 1; None if the whole file is bad.
+        status: HTTP status.
+        kind: Type of the error in the body.
+        retry_s: Seconds after which another try makes sense; None for no `Retry-After`.
     """
 
-    def __init__(self, path: Path | str, problem: str, *, row: int | None = None) -> None:
-        super().__init__(f"{path}{'' if row is None else f', line {row}'}: {problem}")
-        self.path, self.row, self.problem = Path(path), row, problem
-
-
-class BadRequest(PythiaError, ValueError):
-    """A request that the gateway refuses; the message says what to change."""
+    def __init__(
+        self, message: str, status: int = 400, kind: str = "invalid_request_error", retry_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.retry_s = status, kind, retry_s
 
 
 class EngineError(PythiaError, RuntimeError):
     """An engine that cannot be started or reached."""
-
-
-class MissingExtra(PythiaError, ImportError):
-    """An optional dependency that is not installed."""

@@ -65,9 +65,7 @@ class Automaton(msgspec.Struct, dict=True):
     def known(self, state: State) -> State | None:
         """Return the state itself, or the nearest one of its role with fewer visits; None for an unknown role."""
         role, visits = state
-        while visits > 0 and (role, visits) not in self.edges:
-            visits -= 1
-        return (role, visits) if (role, visits) in self.edges else None
+        return next(((role, n) for n in range(visits, 0, -1) if (role, n) in self.edges), None)
 
     def successors(self, state: State) -> list[tuple[State, float]]:
         """Return the states that may follow, likeliest first, with probabilities."""
@@ -145,25 +143,21 @@ def rank(n: int, alpha: float) -> int | None:
 class Lengths:
     """The latest output lengths of one role, and bounds from them."""
 
-    __slots__ = ("_bounds", "at", "seen", "total", "values")
+    __slots__ = ("_bounds", "seen", "total", "values")
 
     def __init__(self, values: array[int] | None = None, seen: int = 0) -> None:
         self.values = values if values is not None else array("I")
         self.seen = max(seen, len(self.values))
-        self.at = self.seen % KEPT
         self.total = float(sum(self.values))
         self._bounds: dict[float, int | None] = {}
 
     def add(self, tokens: int) -> None:
         """Add one length; beyond KEPT the oldest goes."""
-        if len(self.values) < KEPT:
-            self.values.append(tokens)
-        else:
-            self.total -= self.values[self.at]
-            self.values[self.at] = tokens
+        self.values.append(tokens)
         self.total += tokens
         self.seen += 1
-        self.at = self.seen % KEPT
+        if len(self.values) > KEPT:
+            self.total -= self.values.pop(0)
         self._bounds.clear()
 
     @property
@@ -175,8 +169,7 @@ class Lengths:
         """Return the bound that a new length exceeds with probability at most alpha; None if history is too thin."""
         if alpha not in self._bounds:
             k = rank(len(self.values), alpha)
-            array_N = np.asarray(self.values)
-            self._bounds[alpha] = None if k is None else int(np.partition(array_N, k - 1)[k - 1])
+            self._bounds[alpha] = None if k is None else int(np.partition(self.values, k - 1)[k - 1])
         return self._bounds[alpha]
 
 

@@ -11,23 +11,25 @@ import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
+from prometheus_client import generate_latest
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from yarl import URL
 
-from pythia import bodies, templates
-from pythia.bodies import CHARS, Answer, Counts, Disconnected, chain, member, prompt_texts, while_client_stays
+from pythia import bodies
+from pythia.bodies import CHARS, Answer, Counts, chain, decoded, prompt_texts, while_client_stays
 from pythia.dispatcher import Arrival, Dispatcher
-from pythia.errors import BadRequest, EngineError, PythiaError
+from pythia.errors import EngineError, PythiaError, Refused
 from pythia.metrics import Metrics
 from pythia.profile import Profiles
 from pythia.records import Job, Step
@@ -35,6 +37,7 @@ from pythia.replicas import Processes, hints, probe
 from pythia.schedule import Action, Replica, Scaler, Scheduler
 from pythia.settings import REACTIVE, Policy, Settings
 from pythia.settings import Replica as ReplicaSettings
+from pythia.templates import Pieces, pieces
 
 log = logging.getLogger("pythia")
 #: Paths whose requests are scheduled; everything else goes straight to a replica.
@@ -45,7 +48,7 @@ HOP_BY_HOP = {
     b"trailer", b"transfer-encoding", b"upgrade",
 }  # fmt: skip
 #: Headers of a request that are not passed on.
-DROPPED = HOP_BY_HOP | {b"content-length", b"host", *(n.encode() for n in (*bodies.HEADERS, bodies.FINAL_HEADER))}
+DROPPED = HOP_BY_HOP | {b"content-length", b"host", *bodies.HEADERS.values(), bodies.FINAL_HEADER}
 #: Headers that the HTTP client would add by itself.
 OWN_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 #: Seconds for which an idle connection to an engine is used again. Servers close idle ones after 1 s and more; a
@@ -58,14 +61,6 @@ TRIES = 3
 LONG = 1 << 16
 TICK_S = 0.5
 SAVE_S = 30.0
-
-
-class _Refused(Exception):
-    """An answer that the gateway gives itself."""
-
-    def __init__(self, status: int, message: str, kind: str, retry_s: float | None = None) -> None:
-        super().__init__(message)
-        self.status, self.kind, self.retry_s = status, kind, retry_s
 
 
 @dataclass(eq=False)
@@ -108,7 +103,7 @@ class Gateway:
 
     def _add(self, name: str, model: str, described: ReplicaSettings, state: str = "ready") -> Replica:
         replica = Replica(name, model, described.slots, described.kv_tokens, described.kind, state, url=name)
-        self.scheduler.add(replica)
+        self.scheduler.replicas[name] = replica
         return replica
 
     @property
@@ -176,7 +171,11 @@ class Gateway:
         self.spawn(probe(replicas, self.client))
         for name in self.processes.ended({r.name for r in replicas if r.state == "starting"}):
             log.error("engine %s has ended by itself", name)
-            self.scheduler.remove(name)
+            self.scheduler.replicas.pop(name, None)
+        for workflow, reason in self.profiles.changes:
+            log.warning("workflow %r has changed (%s); served reactively until it is known again", workflow, reason)
+            self.metrics.changes.labels(workflow).inc()
+        self.profiles.changes.clear()
         projected = self.dispatcher.projected()
         if self.policy.scale != "off":
             for action in self.scaler.decide(self.scheduler, projected, now):
@@ -192,7 +191,7 @@ class Gateway:
         if action.kind == "start":
             self.spawn(self._start(action))
         elif action.kind == "stop":
-            self.scheduler.remove(action.name)
+            self.scheduler.replicas.pop(action.name, None)
             self.spawn(self.processes.stop(action.name))
 
     async def _start(self, action: Action) -> None:
@@ -204,7 +203,7 @@ class Gateway:
         except EngineError as error:
             log.error("%s", error)
             await asyncio.sleep(5.0)  # not at once again
-            self.scheduler.remove(action.name)
+            self.scheduler.replicas.pop(action.name, None)
             return
         replica.state = "ready"
         self.pump()
@@ -228,34 +227,26 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         try:
-            try:
-                await self._serve(scope, receive, send)
-            except BadRequest as error:
-                raise _Refused(400, str(error), "invalid_request_error") from error
-        except Disconnected:
+            await self._serve(scope, receive, send)
+        except ClientDisconnect:
             self.metrics.requests.labels("gone").inc()
-        except _Refused as refused:
+        except Refused as refused:
             told = {"message": str(refused), "type": refused.kind, "code": refused.status}
-            body = json.dumps({"error": told}).encode()
-            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-            if refused.retry_s is not None:
-                headers.append((b"retry-after", str(max(1, math.ceil(refused.retry_s))).encode()))
-            await self._begin(send, refused.status, headers)
-            await send({"type": "http.response.body", "body": body, "more_body": False})
-
-    async def _begin(self, send: Send, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        self.metrics.requests.labels(f"{status // 100}xx").inc()
-        await send({"type": "http.response.start", "status": status, "headers": headers})
+            headers = {"retry-after": str(max(1, math.ceil(refused.retry_s)))} if refused.retry_s is not None else None
+            self.metrics.requests.labels(f"{refused.status // 100}xx").inc()
+            await JSONResponse({"error": told}, refused.status, headers)(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         generating = scope["method"] == "POST" and scope["path"].rstrip("/") in GENERATING
-        body = await self._body(receive, headers)
-        fields = (bodies.members(body) or {}) if generating and b"content-encoding" not in headers else {}
+        body = await self._body(Request(scope, receive))
+        readable = generating and b"content-encoding" not in headers
+        fields = (decoded(body, dict[str, msgspec.Raw]) or {}) if readable else {}
         ids = bodies.find(fields, headers) if generating else None
-        model = member(fields, "model", str) or ""
+        model = decoded(fields.get("model", b""), str) or ""
         prompt = round(len(body) / self.chars.get(model, CHARS)) if generating else 0
-        limits = (member(fields, n, int) for n in ("max_completion_tokens", "max_tokens", "max_output_tokens"))
+        names = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+        limits = (decoded(fields.get(name, b""), int) for name in names)
         most = next((max(0, limit) for limit in limits if limit), None)
         arrival: Arrival | None = None
         if ids is not None:
@@ -280,7 +271,7 @@ class Gateway:
             if arrival is not None:
                 self._depart(arrival, step)
             else:
-                self.scheduler.cancel(job)
+                self.scheduler.finish(job)
             self.futures.pop(job.number, None)
             self.pump()
 
@@ -288,41 +279,31 @@ class Gateway:
         """Return the salted name under which an engine knows a prefix."""
         return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8, key=self.profiles.salt).hexdigest()
 
-    async def _body(self, receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
-        most = self.settings.most_body_bytes
-        length = headers.get(b"content-length", b"")
-        size = int(length) if length.isdigit() and int(length) > most else 0
-        chunks: list[bytes] = []
-        more = True
-        while more and size <= most:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Disconnected
-            chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
-            more = message.get("more_body", False)
-        if size > most:
-            raise _Refused(413, f"the body exceeds {most:,} bytes (most_body_bytes)", "invalid_request_error")
-        return b"".join(chunks)
+    async def _body(self, request: Request) -> bytes:
+        body, most = bytearray(), self.settings.most_body_bytes
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most:
+                raise Refused(f"the body exceeds {most:,} bytes (most_body_bytes)", 413)
+        return bytes(body)
 
     async def _place(self, job: Job, generating: bool) -> Replica:
         """Wait for a replica."""
         mine = [r for r in self.scheduler.replicas.values() if r.model == job.model]
-        if all(r.state == "sick" for r in mine) and (
-            self.settings.models[job.model].launch is None or self.policy.scale == "off"
-        ):
-            raise _Refused(503, f"no engine for model {job.model!r} answers; is it running?", "engine_unavailable", 2)
+        starts = self.settings.models[job.model].launch is not None and self.policy.scale != "off"
+        if not starts and all(r.state == "sick" for r in mine):
+            raise Refused(f"no engine for model {job.model!r} answers; is it running?", 503, "engine_unavailable", 2)
         if not generating and mine:
             return min(mine, key=lambda r: (r.state != "ready", len(r.active)))
         if len(self.scheduler.waiting) >= self.settings.most_waiting:
-            raise _Refused(503, "too many requests wait (most_waiting)", "overloaded", 5)
+            raise Refused("too many requests wait (most_waiting)", 503, "overloaded", 5)
         if job.first and self.settings.refuse_beyond_limit:
             slots = sum(r.slots for r in self.scheduler.ready(job.model))
             ahead = sum(j.first for j in self.scheduler.waiting.values() if j.model == job.model)
             waits_s = ahead * self.dispatcher.retention.step_s / slots if slots else 0.0
             if waits_s > self.settings.limit_s:
                 message = f"a first step would wait {waits_s:.0f} s, the limit is {self.settings.limit_s:g} s"
-                raise _Refused(429, message, "overloaded", waits_s - self.settings.limit_s)
+                raise Refused(message, 429, "overloaded", waits_s - self.settings.limit_s)
         future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
         self.futures[job.number] = future
         self.scheduler.submit(job)
@@ -349,18 +330,16 @@ class Gateway:
                 log.warning("replica %s cannot be reached (%s)", replica.name, type(error).__name__)
                 self.scheduler.finish(x.job)
                 if attempt == TRIES:
-                    raise _Refused(502, "the engine cannot be reached", "engine_unavailable", 2) from error
+                    raise Refused("the engine cannot be reached", 502, "engine_unavailable", 2) from error
             except TimeoutError as error:
                 message = f"the engine sent nothing for {self.settings.read_s:g} s (read_s)"
-                raise _Refused(504, message, "engine_timeout") from error
+                raise Refused(message, 504, "engine_timeout") from error
             except aiohttp.ClientError as error:
                 message = f"the engine broke the connection before it answered ({type(error).__name__})"
-                raise _Refused(502, message, "engine_error") from error
+                raise Refused(message, 502, "engine_error") from error
         return None
 
-    def _request(
-        self, x: _Exchange, replica: Replica
-    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    def _request(self, x: _Exchange, replica: Replica) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         body, scope = x.body, x.scope
         if x.fields and x.arrival is not None:
             add: dict[str, object] = {}
@@ -379,7 +358,7 @@ class Gateway:
             query = b"?" + scope["query_string"] if scope["query_string"] else b""
             url = URL(replica.url + (scope["raw_path"] + query).decode(), encoded=True)
         except ValueError as error:
-            raise BadRequest(f"the target or a header cannot be passed on ({error})") from error
+            raise Refused(f"the target or a header cannot be passed on ({error})") from error
         return self.client.request(scope["method"], url, headers=headers, data=body or None, allow_redirects=False)
 
     async def _pass(self, response: aiohttp.ClientResponse, send: Send, job: Job) -> Answer | None:
@@ -387,7 +366,8 @@ class Gateway:
         streamed = response.headers.get("content-type", "").startswith("text/event-stream")
         answer = Answer(response.status, streamed, response.headers.get("content-encoding", ""))
         headers = [(k, v) for k, v in response.raw_headers if k.lower() not in HOP_BY_HOP]
-        await self._begin(send, response.status, headers)
+        self.metrics.requests.labels(f"{response.status // 100}xx").inc()
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
         try:
             async for chunk in response.content.iter_any():
                 if not answer.size:
@@ -412,7 +392,7 @@ class Gateway:
         long = len(x.body) + answer.size > LONG
         counts, *found = await asyncio.to_thread(self._look, *arguments) if long else self._look(*arguments)
         prompt = counts.prompt or job.prompt
-        model = member(x.fields, "model", str) or ""
+        model = decoded(x.fields.get("model", b""), str) or ""
         if counts.prompt and (model in self.chars or len(self.chars) < 256):
             ratio = len(x.body) / counts.prompt
             self.chars[model] = self.chars.get(model, ratio) * 0.9 + ratio * 0.1
@@ -423,29 +403,21 @@ class Gateway:
         ids = arrival.ids
         return Step(
             ids.workflow_type_id, ids.workflow_id, ids.agent_id, round(job.arrived, 6), counts.output, prompt,
-            round(self.now - job.arrived, 6), job.model, arrival.tenant, ids.final, *found,
+            round(self.now - job.arrived, 6), job.model, arrival.run.type_key[0], ids.final, *found,
         )  # fmt: skip
 
-    def _look(
-        self, answer: Answer, fields: dict[str, msgspec.Raw]
-    ) -> tuple[Counts, templates.Pieces, templates.Pieces]:
+    def _look(self, answer: Answer, fields: dict[str, msgspec.Raw]) -> tuple[Counts, Pieces, Pieces]:
         """Count an answer, and hash its lines and those of the prompt in `fields`."""
         counts, salt = answer.read(), self.profiles.salt
         said = [counts.text] if fields else []
-        return counts, templates.pieces(prompt_texts(fields), salt), templates.pieces(said, salt)
+        return counts, pieces(prompt_texts(fields), salt), pieces(said, salt)
 
     def _depart(self, arrival: Arrival, step: Step | None) -> None:
         now, job, prediction = self.now, arrival.job, arrival.prediction
-        changes = len(self.profiles.changes)
         self._send_values(self.dispatcher.depart(arrival, step, now), now)
-        workflow, role = self._label(arrival)
-        for changed, reason in self.profiles.changes[changes:]:
-            log.warning(
-                "workflow %r has changed (%s); it is served reactively until it is known again", changed, reason
-            )
-            self.metrics.changes.labels(workflow).inc()
         if step is None:
             return
+        workflow, role = self._label(arrival)
         self.metrics.steps.labels(workflow, role).inc()
         if prediction.bound is not None:
             self.metrics.bounds.labels(workflow).inc()
@@ -525,7 +497,7 @@ class Gateway:
             m.expected.labels(model).set(sum(v for k, v in expected if self.queue_of(k) == model))
             for state in ("starting", "ready", "draining", "sick", "held"):
                 m.replicas.labels(model, state).set(sum(r.state == state for r in mine))
-        return Response(m.text(), media_type="text/plain; version=0.0.4")
+        return Response(generate_latest(m.registry), media_type="text/plain; version=0.0.4")
 
     async def state(self, request: Request) -> Response:
         """Answer GET /pythia/state: replicas, loads and the latest requests."""

@@ -113,16 +113,14 @@ def live(gateway: Gateway) -> Callable[[Request], Awaitable[Response]]:
 
     async def page(request: Request) -> Response:
         state = gateway.snapshot()
-        steps = state["steps"][-400:]
-        bars = [Bar(s["run"], s["role"], s["replica"], s["arrived"], s["first"], s["ended"]) for s in steps]
+        bars = [Bar(**step) for step in state["steps"][-400:]]
         policy = ", ".join(f"{name} {value}" for name, value in state["policy"].items())
         dry = " (dry run: nothing of it is done)" if state["dry_run"] else ""
         bound = f"A bound fails with at most {state['alpha']:.4f}, so that ε is {state['epsilon']}; "
         needs = f"it needs {state['needed_runs_for_bound']} answers of a role, below that max_tokens counts."
         summary = f"Policy: {policy}{dry}. {state['waiting']} requests wait. {bound}{needs}"
-        return HTMLResponse(
-            render([View("Latest requests", bars, state["loads"])], summary, replicas=state["replicas"], refresh=5)
-        )
+        views = [View("Latest requests", bars, state["loads"])]
+        return HTMLResponse(render(views, summary, replicas=state["replicas"], refresh=5))
 
     return page
 

@@ -42,14 +42,6 @@ class Node:
         return f"({inner}){count}" if count else inner
 
 
-EMPTY = Node(1, 1)
-
-
-def learn(paths: Sequence[Path]) -> Node:
-    """Return a bounded expression that accepts all given paths."""
-    return _sequence([tuple(p) for p in paths])
-
-
 def above_cut(paths: Mapping[Path, int], cut: float, most_lost: float) -> list[Path]:
     """Return the paths that use no rare step, as long as few runs are lost by that.
 
@@ -62,27 +54,23 @@ def above_cut(paths: Mapping[Path, int], cut: float, most_lost: float) -> list[P
     has many steps (the paper drops edges under about 5 %; the second condition is ours).
     """
     steps: Counter[tuple[str, str]] = Counter()
+    leaving: Counter[str] = Counter()
     for path, count in paths.items():
         for step in itertools.pairwise(("", *path, "")):
             steps[step] += count
-    leaving: Counter[str] = Counter()
-    for (role, _), count in steps.items():
-        leaving[role] += count
+            leaving[step[0]] += count
     shares = {step: count / leaving[step[0]] for step, count in steps.items()}
-    total, kept, lost = sum(paths.values()), dict(paths), 0
-    for step in sorted((s for s in shares if shares[s] < cut), key=lambda s: (shares[s], s)):
-        using = [p for p in kept if step in itertools.pairwise(("", *p, ""))]
-        count = sum(kept[p] for p in using)
-        if lost + count > most_lost * total:
+    total, kept = sum(paths.values()), dict(paths)
+    for rare in sorted((s for s in shares if shares[s] < cut), key=lambda s: (shares[s], s)):
+        left = {p: n for p, n in kept.items() if rare not in itertools.pairwise(("", *p, ""))}
+        if total - sum(left.values()) > most_lost * total:
             break
-        lost += count
-        for path in using:
-            del kept[path]
+        kept = left
     return sorted(kept)
 
 
-def _sequence(paths: list[Path]) -> Node:
-    """Learn paths whose groups follow each other."""
+def learn(paths: Sequence[Path]) -> Node:
+    """Return a bounded expression that accepts all given paths: their groups one after the other."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     for path in sorted(set(paths)):
         graph.add_nodes_from(path)
@@ -114,14 +102,13 @@ def _group(cut: list[Path], members: set[str]) -> Node:
         loops.append(len(places))
         for start, end in zip(places, [*places[1:], len(segment)], strict=False):
             bodies.append(segment[start + 1 : end])
-    body = _sequence(bodies) if any(bodies) else EMPTY
-    inner = (Node(1, 1, role=head), *_flat(body))
+    inner = (Node(1, 1, role=head), *(_flat(learn(bodies)) if any(bodies) else ()))
     low, high = min(loops), max(loops)
     loop = Node(low, high, parts=inner) if len(inner) > 1 else Node(low, high, role=head)
-    parts = (*_flat(_sequence(before)), loop) if any(before) else (loop,)
-    if not missing:
-        return Node(1, 1, parts=parts) if len(parts) > 1 else loop
-    return Node(0, 1, parts=parts) if len(parts) > 1 or loop.low != 0 else loop
+    parts = (*_flat(learn(before)), loop) if any(before) else (loop,)
+    if len(parts) == 1 and not (missing and low):
+        return loop
+    return Node(0 if missing else 1, 1, parts=parts)
 
 
 def _flat(node: Node) -> tuple[Node, ...]:
@@ -130,31 +117,21 @@ def _flat(node: Node) -> tuple[Node, ...]:
 
 def accepts(node: Node, path: Sequence[str]) -> bool:
     """Return whether the whole path matches; polynomial in its length."""
-    return len(path) in _ends(node, tuple(path), 0)
+    return len(path) in _ends(node, tuple(path), {0})
 
 
-def _ends(node: Node, path: Path, start: int) -> set[int]:
-    """Return the places where a match of the node that begins at `start` may end."""
-    ends = {start} if node.low == 0 else set()
-    reached = {start}
+def _ends(node: Node, path: Path, starts: set[int]) -> set[int]:
+    """Return the places where a match of the node that begins at one of `starts` may end."""
+    reached, ends = starts, set() if node.low else starts
     for turn in range(1, node.high + 1):
-        following: set[int] = set()
-        for place in reached:
-            following |= _once(node, path, place)
+        if node.role:
+            reached = {place + 1 for place in reached if path[place : place + 1] == (node.role,)}
+        for part in node.parts:
+            reached = _ends(part, path, reached)
         if turn >= node.low:
-            if following <= ends and turn > node.low:
+            if reached <= ends:
                 break
-            ends |= following
-        reached = following
+            ends = ends | reached
         if not reached:
             break
     return ends
-
-
-def _once(node: Node, path: Path, place: int) -> set[int]:
-    if node.role:
-        return {place + 1} if place < len(path) and path[place] == node.role else set()
-    reached = {place}
-    for part in node.parts:
-        reached = set().union(*(_ends(part, path, at) for at in reached)) if reached else set()
-    return reached

@@ -16,7 +16,7 @@ import numpy as np
 
 from pythia import pathregex
 from pythia.errors import BadFile
-from pythia.estimates import START, Automaton, Drift, Lengths, State, Trust
+from pythia.estimates import START, Automaton, Drift, Lengths, Trust
 from pythia.records import Identifiers, Prediction, Step, read_rows
 from pythia.templates import Template
 
@@ -58,10 +58,6 @@ class Run:
     def attained(self) -> int:
         """Output tokens of the finished steps."""
         return sum(t for t in self.tokens if t >= 0)
-
-    def visit(self, role: str) -> State:
-        """Return the state that the next step of a role would have."""
-        return (role, self.trails.get(role, 0) + 1)
 
 
 class Profile(msgspec.Struct, dict=True):
@@ -128,7 +124,7 @@ class Profile(msgspec.Struct, dict=True):
 
     def predict(self, run: Run, role: str, alpha: float) -> Prediction:
         """Predict the step that a run takes now."""
-        state = self.automaton.known(run.visit(role))
+        state = self.automaton.known((role, run.trails.get(role, 0) + 1))
         ordinary = self.automaton.remaining(START)[0]
         own = self.expected(role)
         bound = self.lengths[role].bound(alpha) if role in self.lengths and not self.thin else None

@@ -11,8 +11,8 @@ from pythia.profile import read_log
 from pythia.records import Step, read_rows
 from pythia.workflow import Plan, PlannedStep
 
-#: Rounds of one session that are replayed at most.
-MOST_ROUNDS = 500
+#: Rounds of one session, and seconds of one tool, that are replayed at most.
+MOST_ROUNDS, MOST_TOOL_S = 500, 60.0
 
 
 class _Tool(msgspec.Struct):
@@ -32,15 +32,10 @@ class _Round(msgspec.Struct):
     tools: list[_Tool] | None = None
 
 
-def read_tracelab(path: Path, *, apart_s: float = 1.0, most_tool_s: float = 60.0) -> list[Plan]:
-    """Read rounds in TraceLab's normalized JSONL, one object a line, as plans of one role.
+def read_tracelab(path: Path) -> list[Plan]:
+    """Read rounds in TraceLab's normalized JSONL, one object a line, as plans of one role, one second apart.
 
     Its rows have no roles and its session ids repeat across projects and files, so project and file count to the key.
-
-    Args:
-        path: The file.
-        apart_s: Seconds between the starts of two sessions; the recorded ones span months.
-        most_tool_s: Longest time of a tool that is replayed.
 
     Raises:
         BadFile: The file or a line is malformed.
@@ -55,10 +50,10 @@ def read_tracelab(path: Path, *, apart_s: float = 1.0, most_tool_s: float = 60.0
         for one in rounds[:MOST_ROUNDS]:
             times = ((t.tool_internal_latency_ms, t.tool_wall_latency_ms) for t in one.tools or ())
             waits = [wall if internal is None else internal for internal, wall in times]
-            tool_s = min(most_tool_s, max((w for w in waits if w), default=0.0) / 1000)
+            tool_s = min(MOST_TOOL_S, max((w for w in waits if w), default=0.0) / 1000)
             history, new = max(0, one.prefix_tokens or 0), max(1, one.newly_append_tokens or 0)
             stages.append((PlannedStep("agent", 0, history, new, max(1, one.output_tokens or 0), tool_s),))
-        plans.append(Plan(rounds[0].provider or "recorded", f"s{i}", i * apart_s, tuple(stages)))
+        plans.append(Plan(rounds[0].provider or "recorded", f"s{i}", float(i), tuple(stages)))
     return plans
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -14,6 +14,8 @@ from pythia.errors import BadFile
 
 T = TypeVar("T")
 V = TypeVar("V")
+#: What msgspec raises for data that cannot be read.
+BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 #: Longest identifier that is accepted, in characters. Metrics, the page and the profile file stay bounded by it.
 LONGEST_IDENTIFIER = 128
@@ -100,7 +102,6 @@ class Job:
         bound: Upper bound of output tokens that is counted in the KV budget.
         remaining: Expected output tokens of the run from here on.
         unblock: Value of the replicas that later steps of this run would keep busy (`priority.unblock`).
-        trusted: Whether `remaining` may decide the order.
         first: Whether this is the first of several steps.
         attained: Output tokens that the run has already had (least attained service).
         truth: True remaining tokens, for the oracle of the simulator.
@@ -123,7 +124,6 @@ class Job:
     expected: float = 0.0
     remaining: float = 0.0
     unblock: float = 0.0
-    trusted: bool = False
     first: bool = False
     attained: float = 0.0
     truth: float = 0.0
@@ -153,10 +153,30 @@ def read_rows(path: Path, kind: type[T], what: str) -> Iterator[T]:
                 if line.strip():
                     try:
                         yield decoder.decode(line)
-                    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                        raise BadFile(path, f"is no {what} ({error})", row=row) from error
+                    except BROKEN as error:
+                        raise BadFile(f"{path}, line {row}", f"is no {what} ({error})") from error
     except OSError as error:
         raise BadFile(path, f"cannot be read ({error.strerror})") from error
+
+
+def read_yaml(path: Path, kind: type[T]) -> T:
+    """Read a YAML file of a kind.
+
+    Raises:
+        BadFile: The file cannot be read or does not fit.
+    """
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise BadFile(path, f"cannot be read ({error.strerror})") from error
+    except BROKEN as error:
+        raise BadFile(path, " ".join(str(error).split())) from error
+
+
+def common(one: Sequence[T], other: Sequence[T]) -> int:
+    """Return how many items two sequences have in common at their beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def remember(store: OrderedDict[T, V], key: T, value: V, most: int) -> None:

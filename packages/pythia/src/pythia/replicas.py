@@ -85,9 +85,7 @@ class Processes:
         while time.monotonic() < deadline:
             if process.returncode is not None:
                 del self.running[name]
-                raise EngineError(
-                    f"{name}: the command ended with status {process.returncode}; run it by hand: {command}"
-                )
+                raise EngineError(f"{name} ended with status {process.returncode}; run it by hand: {command}")
             if await healthy(client, url):
                 return url
             await asyncio.sleep(0.1)

@@ -10,7 +10,7 @@ import bisect
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -78,6 +78,10 @@ class Replica:
             return 1 - sum(j.prompt + j.expected for j in self.active.values()) / self.kv_tokens
         return -len(self.active) / (self.slots or 1)
 
+    def known(self, job: Job) -> int:
+        """Return how many of the prompt's leading pieces it has computed."""
+        return next((i for i in range(len(job.chain), 0, -1) if job.chain[i - 1] in self.warm), 0)
+
     def admit(self, job: Job) -> None:
         """Count a job that is sent to it."""
         job.replica, job.admitted_tokens = self.name, self.size(job)
@@ -86,24 +90,12 @@ class Replica:
             if key:
                 remember(self.warm, key, tokens, MOST_WARM)
 
-    def release(self, job: Job) -> None:
-        """Forget a job that has ended."""
-        self.active.pop(job.number, None)
-
-
-def completion(remaining: float, unit: float) -> float:
-    """Return the completion score: 1 for a run that ends with this request, less the more of it remains.
-
-    The paper's 1/E[remaining distance], in requests of usual length, capped at 1: at the end of a run it would grow
-    without limit.
-    """
-    return min(1.0, unit / max(remaining, 1.0))
-
 
 class Scheduler:
     """Queues and replicas.
 
     Attributes:
+        replicas: By name. Requests of one that is removed count no longer.
         unit: Output tokens of a usual request, the unit of distance.
         worst_wait: Longest wait of a first step of several.
     """
@@ -134,19 +126,13 @@ class Scheduler:
         return (job.session_arrived / self.settings.age_s - self.score(job), job.arrived)
 
     def score(self, job: Job) -> float:
-        """Return the base priority, 0 to w_completion + w_unblock."""
-        s = self.settings
-        return s.w_completion * completion(job.remaining, self.unit) + s.w_unblock * (
-            job.unblock if job.trusted else 0.0
-        )
+        """Return the base priority, 0 to w_completion + w_unblock.
 
-    def add(self, replica: Replica) -> None:
-        """Add a replica."""
-        self.replicas[replica.name] = replica
-
-    def remove(self, name: str) -> None:
-        """Remove a replica; requests that it still has count no longer."""
-        self.replicas.pop(name, None)
+        Completion is the paper's 1/E[remaining distance], in requests of usual length, capped at 1: at the end of a run
+        it would grow without limit.
+        """
+        completion = min(1.0, self.unit / max(job.remaining, 1.0))
+        return self.settings.w_completion * completion + self.settings.w_unblock * job.unblock
 
     def submit(self, job: Job) -> None:
         """Put a request into its queue."""
@@ -155,29 +141,23 @@ class Scheduler:
         bisect.insort(self.queues.setdefault(job.model, []), (job.place, job.number))
         self.unit += 0.02 * ((job.expected or self.unit) - self.unit) if self.unit > 1 else max(job.expected - 1, 0)
 
-    def cancel(self, job: Job) -> None:
-        """Take a request back, whether it waits or runs."""
+    def finish(self, job: Job) -> None:
+        """Forget a request, whether it waits, runs or has ended."""
         if job.number in self.waiting:
             self._leave(job)
-        else:
-            self.finish(job)
+        elif job.replica in self.replicas:
+            self.replicas[job.replica].active.pop(job.number, None)
 
     def _leave(self, job: Job) -> None:
         del self.waiting[job.number]
         queue = self.queues[job.model]
         del queue[bisect.bisect_left(queue, (job.place, job.number))]
 
-    def finish(self, job: Job) -> None:
-        """Register that a dispatched request has ended, in whatever way."""
-        replica = self.replicas.get(job.replica)
-        if replica is not None:
-            replica.release(job)
-
     def take(self, now: float) -> list[tuple[Job, Replica]]:
         """Return the requests to send now, with their replicas."""
         found: list[tuple[Job, Replica]] = []
         for model in list(self.queues):
-            while self._any_free(model) and (pair := self._next(model, now)) is not None:
+            while (pair := self._next(model, now)) is not None:
                 job, replica = pair
                 self._leave(job)
                 job.dispatched = now
@@ -188,16 +168,13 @@ class Scheduler:
                 found.append(pair)
         return found
 
-    def _any_free(self, model: str) -> bool:
-        if not self.policy.hold:
-            return True
-        return any(not r.slots or len(r.active) < r.slots for r in self.ready(model))
-
     def ready(self, model: str) -> list[Replica]:
         """Return the replicas of a model that take requests."""
         return [r for r in self.replicas.values() if r.state == "ready" and r.model == model]
 
     def _next(self, model: str, now: float) -> tuple[Job, Replica] | None:
+        if self.policy.hold and all(r.slots and len(r.active) >= r.slots for r in self.ready(model)):
+            return None
         if self.policy.order == "pythia":
             oldest = next((j for j in self.waiting.values() if j.first and j.model == model), None)  # by arrival
             if oldest is not None and now - oldest.arrived >= URGENT * self.settings.limit_s:
@@ -214,51 +191,24 @@ class Scheduler:
 
     def choose(self, job: Job) -> Replica | None:
         """Return the replica for a request; None if it must wait."""
-        ready = self.ready(job.model)
+        route, ready = self.policy.route, self.ready(job.model)
         if self.policy.hold:
-            ready = [r for r in ready if r.fits(job, self.settings.epsilon if self.policy.route == "pythia" else 2.0)]
+            epsilon = self.settings.epsilon if route == "pythia" else 2.0
+            ready = [r for r in ready if r.fits(job, epsilon)]
+        home = self.replicas.get(self.homes.get(job.session, "")) if route == "sticky" else None
+        if home is not None and home.state == "ready" and home.model == job.model:
+            ready = [r for r in ready if r is home]
         if not ready:
             return None
-        return _ROUTES[self.policy.route](self, job, ready)
-
-
-def _least(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica:
-    return min(ready, key=lambda r: (len(r.active), r.name))
-
-
-def _round_robin(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica:
-    return ready[next(scheduler._counts) % len(ready)]
-
-
-def _sticky(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica | None:
-    home = scheduler.replicas.get(scheduler.homes.get(job.session, ""))
-    if home is not None and home.state == "ready" and home.model == job.model:
-        return home if home in ready else None
-    return _least(scheduler, job, ready)
-
-
-def _prefix(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica:
-    def known(replica: Replica) -> int:
-        """Return how many of the prompt's leading pieces a replica has computed."""
-        return next((i for i in range(len(job.chain), 0, -1) if job.chain[i - 1] in replica.warm), 0)
-
-    return min(ready, key=lambda r: (-known(r), len(r.active), r.name))
-
-
-def _pythia(scheduler: Scheduler, job: Job, ready: list[Replica]) -> Replica:
-    rooms = {r.name: r.headroom() for r in ready}
-    best = max(rooms.values())
-    tied = [r for r in ready if rooms[r.name] >= best - TIE]
-    return min(tied, key=lambda r: (-r.warm.get(job.group, r.warm.get(job.role_group, 0)), -rooms[r.name], r.name))
-
-
-_ROUTES: dict[str, Callable[[Scheduler, Job, list[Replica]], Replica | None]] = {
-    "least": _least,
-    "round_robin": _round_robin,
-    "sticky": _sticky,
-    "prefix": _prefix,
-    "pythia": _pythia,
-}
+        if route == "round_robin":
+            return ready[next(self._counts) % len(ready)]
+        if route == "pythia":
+            rooms = {r.name: r.headroom() for r in ready}
+            tied = [r for r in ready if rooms[r.name] >= max(rooms.values()) - TIE]
+            warm = {r.name: r.warm.get(job.group, r.warm.get(job.role_group, 0)) for r in tied}
+            return min(tied, key=lambda r: (-warm[r.name], -rooms[r.name], r.name))
+        known = {r.name: r.known(job) if route == "prefix" else 0 for r in ready}
+        return min(ready, key=lambda r: (-known[r.name], len(r.active), r.name))
 
 
 #: Seconds that requests must have waited before reactive scaling starts a replica.
@@ -287,39 +237,29 @@ class Scaler:
         self.unneeded: dict[str, float] = {}
         self._names = itertools.count()
 
-    def wanted(self, scheduler: Scheduler, model: str, projected: Mapping[str, float], now: float) -> tuple[int, str]:
-        """Return how many replicas a model should have, and why."""
-        settings = self.settings
-        launch = settings.models[model].launch
-        assert launch is not None
-        slots = max(launch.replica.slots, 1)
-        active = sum(len(r.active) for r in scheduler.replicas.values() if r.model == model)
-        waiting = [job for job in scheduler.waiting.values() if job.model == model]
-        have = sum(r.model == model and r.state in ("ready", "starting") for r in scheduler.replicas.values())
-        if settings.policy.scale == "reactive":
-            late = [job for job in waiting if now - job.arrived >= REACTIVE_WAIT_S]
-            number = math.ceil((active + len(waiting)) / slots) if late or not waiting else have
-            reason = f"{len(late)} requests have waited"
-        else:
-            coming = projected.get(model, 0.0)
-            number = math.ceil((active + len(waiting) + coming) / slots - 1e-9)
-            reason = f"{active} running, {len(waiting)} waiting, {coming:.1f} expected"
-        return min(max(number, launch.least), launch.most), reason
-
     def decide(self, scheduler: Scheduler, projected: Mapping[str, float], now: float) -> list[Action]:
         """Return what to do now. Replicas that were configured by URL are never stopped."""
         actions: list[Action] = []
+        reactive = self.settings.policy.scale == "reactive"
         for model, described in self.settings.models.items():
-            if described.launch is None:
+            launch = described.launch
+            if launch is None:
                 continue
             mine = [r for r in scheduler.replicas.values() if r.model == model]
             live = [r for r in mine if r.state in ("ready", "starting")]
-            number, reason = self.wanted(scheduler, model, projected, now)
+            waits = [now - job.arrived for job in scheduler.waiting.values() if job.model == model]
+            load = sum(len(r.active) for r in mine) + len(waits)
+            coming = 0.0 if reactive else projected.get(model, 0.0)
+            number = math.ceil((load + coming) / max(launch.replica.slots, 1) - 1e-9)
+            if reactive and waits and max(waits) < REACTIVE_WAIT_S:
+                number = len(live)
+            number = min(max(number, launch.least), launch.most)
+            reason = f"{load} running or waiting, {coming:.1f} expected"
             draining = [r for r in mine if r.state == "draining"]
             for _ in range(number - len(live)):
                 if draining:
                     draining.pop().state = "ready"  # it was about to go
-                elif len(mine) < described.launch.most:
+                elif len(mine) < launch.most:
                     name = f"{model or 'replica'}-started-{next(self._names)}"
                     actions.append(Action("start", model, name, reason))
             self._shrink(live, number, model, now, actions)

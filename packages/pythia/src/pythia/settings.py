@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from pythia.errors import BadConfig
+from pythia.errors import BadConfig, BadFile
+from pythia.records import read_yaml
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Order = Literal["fcfs", "session", "las", "pythia", "oracle"]
@@ -87,7 +88,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         models: Replicas by model name; "*" takes every model that has no entry of its own.
-        listen: Address and port.
+        listen: Address and port, as HOST:PORT.
         profiles: File that keeps what was learned.
         log: File that every completed request with identifiers is appended to (no prompts); empty for none.
         policy: Which mechanism decides.
@@ -108,7 +109,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     models: Annotated[dict[str, Model], msgspec.Meta(min_length=1)]
-    listen: str = "127.0.0.1:8080"
+    listen: Annotated[str, msgspec.Meta(pattern=r":\d+$")] = "127.0.0.1:8080"
     profiles: str = "pythia-profiles.bin"
     log: str = ""
     policy: Policy = Policy()
@@ -141,18 +142,15 @@ def read_settings(path: Path) -> Settings:
         BadConfig: The file cannot be read or does not fit the model.
     """
     try:
-        settings = msgspec.yaml.decode(path.read_bytes(), type=Settings)
-    except OSError as error:
-        raise BadConfig(f"{path}: cannot be read ({error.strerror})") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadConfig(f"{path}: {' '.join(str(error).split())}; docs/configuration.md lists all keys") from error
+        settings = read_yaml(path, Settings)
+    except BadFile as error:
+        raise BadConfig(f"{error}; docs/configuration.md lists all keys") from error
     for name, model in settings.models.items():
         if not model.replicas and model.launch is None:
             raise BadConfig(f"{path}: model {name!r} has neither replicas nor launch; give one of them")
-        if settings.policy.hold is False and settings.policy.route == "pythia":
-            raise BadConfig(f"{path}: policy.route: pythia needs policy.hold: true")
-    if settings.policy.order == "oracle" or settings.policy.cache in ("ttl", "kvflow", "belady"):
-        raise BadConfig(
-            f"{path}: policy {settings.policy.order}/{settings.policy.cache} exists in `pythia simulate` only"
-        )
+    policy = settings.policy
+    if policy.route == "pythia" and not policy.hold:
+        raise BadConfig(f"{path}: policy.route: pythia needs policy.hold: true")
+    if policy.order == "oracle" or policy.cache in ("ttl", "kvflow", "belady"):
+        raise BadConfig(f"{path}: policy {policy.order}/{policy.cache} exists in `pythia simulate` only")
     return settings

@@ -15,22 +15,18 @@ import math
 from collections import deque
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from pythia.dispatcher import Arrival, Dispatcher
-from pythia.errors import BadFile
 from pythia.profile import Profiles
 from pythia.records import Identifiers, Step
 from pythia.schedule import Replica, Scaler
 from pythia.settings import REACTIVE, Launch, Model, Policy, Settings
 from pythia.settings import Replica as ReplicaSettings
-from pythia.workflow import Plan, PlannedStep, Workflow, arrivals, mean_work
+from pythia.workflow import Plan, PlannedStep, Times, Workflow, arrivals, mean_work
 
-Floats = NDArray[np.float64]
 #: Seconds for which `ttl` keeps a prefix after its last use.
 TTL_S = 4.0
 
@@ -57,19 +53,10 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_s: float = 15.0
 
 
-def read_engine(path: Path) -> Engine:
-    """Read an engine's YAML file."""
-    try:
-        return msgspec.yaml.decode(path.read_bytes(), type=Engine)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFile(path, f"is no engine description ({' '.join(str(error).split())})") from error
-
-
 @dataclass(eq=False)
 class _Sequence:
     step: PlannedStep
     live: _Live
-    arrived: float
     arrival: Arrival
     prefill: int = 0
     left: int = 0
@@ -83,7 +70,6 @@ class _Sequence:
 class _Entry:
     tokens: int
     used: float
-    pinned: float = 0.0
 
 
 @dataclass(eq=False)
@@ -111,13 +97,9 @@ class _Replica:
         self.preemptions = 0
 
     @property
-    def private(self) -> int:
-        """Tokens that belong to one running sequence each."""
-        return sum(s.private for s in self.batch)
-
-    @property
     def free(self) -> int:
-        return self.engine.kv_tokens - self.private - self.cached
+        """Tokens that neither a running sequence nor a cached prefix holds."""
+        return self.engine.kv_tokens - sum(s.private for s in self.batch) - self.cached
 
     def add(self, sequence: _Sequence, now: float) -> None:
         self.queue.append(sequence)
@@ -217,14 +199,14 @@ class _Replica:
             self.cached -= old.tokens if old else 0
             tokens = step.history + step.new + step.output
             if tokens <= self.free:
-                self.cache[job.group] = _Entry(tokens, now, pinned=now + TTL_S)
+                self.cache[job.group] = _Entry(tokens, now)
                 self.cached += tokens
         self.world.finished(sequence, now)
 
     def preempt(self, now: float) -> None:
         """Put one sequence back into the queue; its tokens are computed again later."""
         if self.world.policy.order == "pythia":
-            victim = max(self.batch, key=lambda s: (self.world.dispatcher.scheduler.key(s.arrival.job), s.arrived))
+            victim = max(self.batch, key=lambda s: self.world.scheduler.key(s.arrival.job))
         else:
             victim = self.batch[-1]
         if len(self.batch) == 1:
@@ -276,20 +258,16 @@ class _Replica:
 
 
 @dataclass
-class Result:
+class Result(Times):
     """What happened.
 
     Attributes:
-        jct_s: Completion time per run, in order of arrival. float64 [N]
-        ttft_s: Place in the run and time to the first token, per request.
         waits_s, waits_first_s: Waits in the gateway, of all requests and of first steps of several.
         ends_s: When each request ended.
         hit, prompt: Prompt tokens found in a cache, and all.
         missed: Answers longer than their predicted bound.
     """
 
-    jct_s: Floats = field(default_factory=lambda: np.zeros(0))
-    ttft_s: list[tuple[int, float]] = field(default_factory=list)
     waits_s: list[float] = field(default_factory=list)
     waits_first_s: list[float] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
@@ -302,24 +280,9 @@ class Result:
     bounded: int = 0
 
     @property
-    def mean_s(self) -> float:
-        """Mean completion time."""
-        return float(self.jct_s.mean())
-
-    @property
-    def p95_s(self) -> float:
-        """95th percentile of the completion time."""
-        return float(np.quantile(self.jct_s, 0.95))
-
-    @property
     def hit_share(self) -> float:
         """Share of prompt tokens found in a cache."""
         return self.hit / max(self.prompt, 1)
-
-    def later_ttft_s(self) -> float:
-        """Median time to the first token of all steps but the first of a run."""
-        later = [t for place, t in self.ttft_s if place]
-        return float(np.median(later)) if later else math.nan
 
 
 class _World:
@@ -346,7 +309,7 @@ class _World:
         """Start a replica."""
         e = self.engine
         replica = Replica(name, model, e.slots, e.kv_tokens, "pythia", "ready" if ready else "starting")
-        self.scheduler.add(replica)
+        self.scheduler.replicas[name] = replica
         self.replicas[name] = _Replica(e, self)
         if not ready:
             self.push(now + e.start_s, lambda _: setattr(replica, "state", "ready"))
@@ -360,7 +323,7 @@ class _World:
                 if action.kind == "start":
                     self.start(action.model, action.name, now, ready=False)
                 elif action.kind == "stop":
-                    self.scheduler.remove(action.name)
+                    del self.scheduler.replicas[action.name]
         if len(self.ends) < runs:
             self.push(now + 1.0, lambda t: self.tick(t, runs))
 
@@ -369,11 +332,11 @@ class _World:
         cache = self.policy.cache
         if cache == "pythia":
             return self.dispatcher.retention.value(group, now), entry.used
+        of_one_run = group.count("\0") > 3
         if cache == "ttl":
-            return float(entry.pinned > now), entry.used
+            return float(of_one_run and entry.used + TTL_S > now), entry.used
         if cache == "kvflow":
-            value = self.dispatcher.retention.wanted(group) if group.count("\0") == 3 else 0.0
-            return value, entry.used
+            return 0.0 if of_one_run else self.dispatcher.retention.wanted(group), entry.used
         if cache == "belady":
             uses = self.uses.get(group)
             while uses and uses[0] < now:
@@ -385,15 +348,15 @@ class _World:
         """Count a finished request, and go on with its run."""
         step, live, arrival, result = sequence.step, sequence.live, sequence.arrival, self.result
         ids = arrival.ids
-        result.ttft_s.append((live.done, sequence.first_s - sequence.arrived))
+        result.ttft_s.append((live.done, sequence.first_s - sequence.arrival.job.arrived))
         result.ends_s.append(now)
         live.done += 1
         bound = arrival.prediction.bound
         result.bounded += bound is not None
         result.missed += bound is not None and step.output > bound
-        spent = now - sequence.arrived
+        spent = now - sequence.arrival.job.arrived
         names = (ids.workflow_type_id, ids.workflow_id, ids.agent_id)
-        done = Step(*names, sequence.arrived, step.output, step.prompt, spent, step.model, final=ids.final)
+        done = Step(*names, sequence.arrival.job.arrived, step.output, step.prompt, spent, step.model, final=ids.final)
         self.dispatcher.depart(arrival, done, now)
         live.resumes = max(live.resumes, now + step.tool_s)
         live.open -= 1
@@ -417,7 +380,7 @@ class _World:
             job = arrival.job
             job.prefix, job.truth = step.prefix, truth
             job.chain = (hash(job.role_group), hash(job.group)) if step.history else (hash(job.role_group),)
-            self.sequences[job.number] = _Sequence(step, live, now, arrival, left=step.output)
+            self.sequences[job.number] = _Sequence(step, live, arrival, left=step.output)
             self.result.requests += 1
             self.scheduler.submit(job)
 
@@ -508,14 +471,6 @@ def loaded(
     return [msgspec.structs.replace(p, arrival_s=p.arrival_s * stretch) for p in plans]
 
 
-def settings_for(policy: Policy, engine: Engine, models: dict[str, int], **changes: object) -> Settings:
-    """Return settings of a simulated fleet: replicas by model."""
-    described = ReplicaSettings("http://simulated", engine.slots, engine.kv_tokens)
-    launch = Launch(["simulated"], described, most=max(models.values()))
-    base = Settings({name: Model([described] * n, launch) for name, n in models.items()}, policy=policy)
-    return msgspec.structs.replace(base, **changes)
-
-
 def simulate(
     plans: list[Plan],
     policy: Policy,
@@ -523,7 +478,7 @@ def simulate(
     *,
     profiles: Profiles | None = None,
     models: dict[str, int] | None = None,
-    settings: Settings | None = None,
+    **changes: object,
 ) -> Result:
     """Run plans through a fleet.
 
@@ -533,10 +488,13 @@ def simulate(
         engine: Each replica.
         profiles: What is known beforehand; they go on learning.
         models: Replicas by model; {"": 8} without one.
-        settings: Settings other than those of `settings_for`.
+        changes: Settings by name, where they differ from the defaults.
     """
     models = models or {"": 8}
-    world = _World(settings or settings_for(policy, engine, models), engine, profiles or Profiles())
+    described = ReplicaSettings("http://simulated", engine.slots, engine.kv_tokens)
+    launch = Launch(["simulated"], described, most=max(models.values()))
+    settings = Settings({name: Model([described], launch) for name in models}, policy=policy)
+    world = _World(msgspec.structs.replace(settings, **changes), engine, profiles or Profiles())
     for model, count in models.items():
         for i in range(count if policy.scale == "off" else 0):
             world.start(model, f"{model or 'replica'}-{i}", 0.0, ready=True)

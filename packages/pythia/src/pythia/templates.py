@@ -8,9 +8,11 @@ the same run had the same line.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
+
+from pythia.records import common
 
 Pieces = tuple[tuple[int, int], ...]
 #: Lines of one prompt that are hashed at most; bounds memory and time (about 1 µs a line).
@@ -29,16 +31,6 @@ def pieces(texts: Iterable[str], salt: bytes) -> Pieces:
             digest = hashlib.blake2b(line.encode("utf-8", "surrogatepass"), digest_size=7, key=salt).digest()
             found.append((int.from_bytes(digest, "big"), len(line) + 1))
     return tuple(found)
-
-
-def common(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> int:
-    """Return how many pieces two prompts have in common at their beginning."""
-    count = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
 
 
 class Template(msgspec.Struct):
@@ -66,8 +58,9 @@ class Template(msgspec.Struct):
             prompt: Its pieces.
             seen: Sources of the lines of the run's earlier prompts and answers.
         """
-        shared = 0
-        if self.last and run != self.last_run:
+        if run == self.last_run:
+            return
+        if self.last:
             shared = common(self.last, prompt)
             self.constant = [*self.constant, sum(n for _, n in prompt[:shared])][-WINDOW:]
             self.total = [*self.total, sum(n for _, n in prompt)][-WINDOW:]
@@ -76,8 +69,7 @@ class Template(msgspec.Struct):
             for piece, length in prompt[shared:]:
                 source = seen.get(piece, "new")
                 self.sources[source] = self.sources.get(source, 0.0) + length
-        if run != self.last_run:
-            self.last, self.last_run = prompt[:512], run
+        self.last, self.last_run = prompt[:512], run
 
     @property
     def constant_share(self) -> float:

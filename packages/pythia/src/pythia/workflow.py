@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from pythia.errors import BadFile
+from pythia.records import read_yaml
 
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=10**7)]
 Repeats = Annotated[int, msgspec.Meta(ge=0, le=1000)]
@@ -54,6 +59,11 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parallel: bool = False
     tool_s: tuple[ToolSeconds, ToolSeconds] = (0.0, 0.0)
     chance: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The roles of one repeat."""
+        return self.loop or (self.role,)
 
 
 class Workflow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,9 +122,32 @@ class Plan(msgspec.Struct, frozen=True):
         return sum(step.output for step in self.steps)
 
 
-def shipped(name: str) -> Path:
-    """Return the path of a workflow that the package ships."""
-    return Path(str(resources.files("pythia") / "workflows" / f"{name}.yaml"))
+@dataclass
+class Times:
+    """Times of a set of runs.
+
+    Attributes:
+        jct_s: Completion time of each run, in order of arrival. float64 [N]
+        ttft_s: Per request: its place in the run, and the time to its first token.
+    """
+
+    jct_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    ttft_s: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def mean_s(self) -> float:
+        """Mean completion time; not a number without runs."""
+        return float(self.jct_s.mean()) if self.jct_s.size else math.nan
+
+    @property
+    def p95_s(self) -> float:
+        """95th percentile of the completion time; not a number without runs."""
+        return float(np.quantile(self.jct_s, 0.95)) if self.jct_s.size else math.nan
+
+    def later_ttft_s(self) -> float:
+        """Median time to the first token of all steps but the first of a run."""
+        later = [t for place, t in self.ttft_s if place]
+        return float(np.median(later)) if later else math.nan
 
 
 def read_workflow(path: Path | str) -> Workflow:
@@ -125,26 +158,19 @@ def read_workflow(path: Path | str) -> Workflow:
     """
     place = Path(path)
     if isinstance(path, str) and not place.suffix:
-        place = shipped(path)
-    try:
-        workflow = msgspec.yaml.decode(place.read_bytes(), type=Workflow)
-    except OSError as error:
-        raise BadFile(place, f"cannot be read ({error.strerror})") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFile(place, " ".join(str(error).split())) from error
+        place = Path(str(resources.files("pythia") / "workflows" / f"{path}.yaml"))
+    workflow = read_yaml(place, Workflow)
     for part in workflow.flow:
-        named = part.loop or (part.role,)
-        unknown = [role for role in named if role not in workflow.roles]
+        unknown = [role for role in part.order if role not in workflow.roles]
         if part.count[0] > part.count[1] or part.tool_s[0] > part.tool_s[1]:
             raise BadFile(place, f"flow: {part.count} and {part.tool_s} must each be [least, most]")
         if unknown or (part.loop and part.role):
-            raise BadFile(
-                place, f"flow: give a role of {sorted(workflow.roles)} or a loop of them, not {unknown or 'both'}"
-            )
+            known = sorted(workflow.roles)
+            raise BadFile(place, f"flow: give a role of {known} or a loop of them, not {unknown or 'both'}")
     return workflow
 
 
-def draw(workflow: Workflow, name: str, arrival_s: float, rng: random.Random) -> Plan:
+def draw(workflow: Workflow, run: str, arrival_s: float, rng: random.Random) -> Plan:
     """Draw one run."""
     factor = rng.lognormvariate(0.0, workflow.spread) if workflow.spread else 1.0
     said: dict[str, int] = {}
@@ -153,23 +179,20 @@ def draw(workflow: Workflow, name: str, arrival_s: float, rng: random.Random) ->
         count = rng.randint(*part.count)
         if rng.random() >= part.chance:
             continue
-        order = part.loop or (part.role,)
-        sequence = [[part.role] * count] if part.parallel else [[r] for _ in range(count) for r in order]
+        sequence = [[part.role] * count] if part.parallel else [[role] for role in part.order * count]
         for roles in filter(None, sequence):
             before = sum(step.output for step in stages[-1]) if stages else 0
-            stages.append(tuple(_step(workflow.roles[role], role, said, before, factor, part, rng) for role in roles))
+            steps = []
+            for name in roles:
+                role = workflow.roles[name]
+                output = max(1, round(role.output * factor * rng.lognormvariate(0.0, role.sigma)))
+                history, new = said.get(name, 0), role.input + min(role.reads, before)
+                tool_s = rng.uniform(*part.tool_s)
+                steps.append(PlannedStep(name, role.prefix, history, new, output, tool_s, role.model))
+            stages.append(tuple(steps))
             if not part.parallel:
-                (step,) = stages[-1]
-                said[step.role] = step.history + step.new + step.output
-    return Plan(workflow.name, name, arrival_s, tuple(stages))
-
-
-def _step(
-    role: Role, name: str, said: dict[str, int], before: int, factor: float, part: Part, rng: random.Random
-) -> PlannedStep:
-    output = max(1, round(role.output * factor * rng.lognormvariate(0.0, role.sigma)))
-    new = role.input + min(role.reads, before)
-    return PlannedStep(name, role.prefix, said.get(name, 0), new, output, rng.uniform(*part.tool_s), role.model)
+                said[name] = history + new + output
+    return Plan(workflow.name, run, arrival_s, tuple(stages))
 
 
 def arrivals(workflows: list[tuple[Workflow, float]], rate: float, seconds: float, seed: int) -> list[Plan]:

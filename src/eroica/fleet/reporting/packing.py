@@ -218,7 +218,9 @@ class Packer:
         workers = [each.worker for each in status.workers] if status is not None else []
         known = {worker.global_rank: _place(worker) for worker in workers}
         phases = {line.window_id: line.phase for line in status.windows} if status is not None else {}
-        windows = {int(path.name): path for path in window_directories(self._run, [])}
+        unread: list[str] = []
+        windows = {int(path.name): path for path in window_directories(self._run, unread)}
+        failed += [OSError(why) for why in unread]
         for window_id, directory in windows.items():
             window = read_record(directory / "window.json", Window)
             with _kept(failed):
