@@ -46,9 +46,16 @@ def test_an_entry_is_judged_alike_twice_and_after_it_was_written_anew(tmp_path: 
     assert figures(first)["windows"] == len(first)
 
 
-@pytest.mark.parametrize("job", ["server_ledger", "nightly_index", "herbarium_scans", "clip_growth", "sorted_letters"])
-def test_jobs_of_newcomers_are_judged_rightly(job: str) -> None:
-    lines = list(judged(ROOT / "benchmarks" / "exam_newcomers" / "windows" / f"newcomers-{job}-0.msgpack.xz"))
+@pytest.mark.parametrize(
+    "job",
+    [
+        *(f"newcomers-{job}" for job in ("server_ledger", "nightly_index", "herbarium_scans", "clip_growth")),
+        *(f"visitors-{job}" for job in ("caption_collate", "teacher_pool", "grown_stage", "sqlite_tracker")),
+    ],
+)
+def test_jobs_of_newcomers_and_visitors_are_judged_rightly(job: str) -> None:
+    folder = ROOT / "benchmarks" / f"exam_{job.partition('-')[0]}" / "windows"
+    lines = list(judged(folder / f"{job}-0.msgpack.xz"))
     assert lines and all(line["marks"]["right"] for line in lines), [line["summary"] for line in lines]
 
 
