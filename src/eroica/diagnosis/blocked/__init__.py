@@ -48,7 +48,7 @@ from eroica.settings import Settings
 __all__ = ["diagnose_blockage"]
 
 #: Waits in which a training thread is certainly not inside a collective, though no frame tells.
-_ELSEWHERE = frozenset({"queue-get", "queue-put", "lock", "event", "join", "children", "process", "storage", "sleep"})
+_ELSEWHERE = frozenset({"queue-get", "queue-put", "lock", "thread", "children", "process", "storage", "sleep"})
 
 
 def diagnose_blockage(blockage: Blockage, job: str, settings: Settings) -> Verdict | None:
@@ -176,8 +176,8 @@ def _at_the_ends(scene: Scene, waiting: Waiting, found: list[Origin], dead: list
     if dead:
         ends &= waiting.reached(remaining(waiting, dead))
     origins = find_blocked_code(scene, _seated(scene, ends, "code"), confidence=0.92)
-    origins += find_leavers(scene, waiting, [*sorted(ends & scene.left.keys()), *_seated(scene, ends, "exit")])
-    origins += find_unseen(sorted(ends - scene.members.keys() - scene.left.keys()), is_missing=True)
+    origins += find_leavers(scene, waiting, [*sorted(ends & scene.left), *_seated(scene, ends, "exit")])
+    origins += find_unseen(sorted(ends - scene.members.keys() - scene.left), is_missing=True)
     return origins + find_unseen(_seated(scene, ends, "unknown"), is_missing=False)
 
 

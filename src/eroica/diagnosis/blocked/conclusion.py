@@ -107,7 +107,7 @@ def find_waiters(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> l
     for rank in sorted(scene.members.keys() - named_by(origins)):
         mine = [-1 - node for node in waiting.onward.get(rank, ())]
         found = {at: waiting.meetings[at] for at in mine}
-        held = [at for at, one in found.items() if one.behind or one.stalled or one.previous is not None]
+        held = [at for at, one in found.items() if one.awaited or one.previous is not None]
         if mine:
             at = next((at for at in held or mine if is_first(scene, rank, found[at])), (held or mine)[0])
             in_meetings[found[at].name, found[at].group.label][at].append(rank)
@@ -115,7 +115,7 @@ def find_waiters(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> l
             by_stacks[scene.members[rank].site.inside or "a collective"].append(rank)
     waiters = []
     for (name, _), places in sorted(in_meetings.items()):
-        told = [_entered(waiting, at) for at in sorted(places)[:3]]
+        told = [waiting.meetings[at].standing for at in sorted(places)[:3]]
         told += [f"The same in {len(places) - 3} more groups or numbers."] if len(places) > 3 else []
         waiters.append(_queue(scene, name, sorted(rank for some in places.values() for rank in some), told))
     for name, ranks in sorted(by_stacks.items()):
@@ -123,14 +123,6 @@ def find_waiters(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> l
         more = " (sends and receives leave no trace of their peer)" if "send" in name or "recv" in name else ""
         waiters.append(_queue(scene, name, ranks, [f"{text}{more}."], confidence=0.5))
     return sorted(waiters, key=lambda group: (-len(group.workers), group.function.name, group.workers))[:MOST_TOLD]
-
-
-def _entered(waiting: Waiting, at: int) -> str:
-    meeting = waiting.meetings[at]
-    members = len(meeting.group.ranks)
-    present = members - len(meeting.absent) - len(meeting.group.unknown)
-    missing = f"; {name_workers(meeting.behind)} {verb(meeting.behind, 'is', 'are')} missing" if meeting.behind else ""
-    return f"{meeting.label}: {present} of {members} members have entered{missing}."
 
 
 def _queue(scene: Scene, name: str, ranks: Sequence[int], evidence: Sequence[str], confidence: float = 0.9) -> Finding:
@@ -214,7 +206,7 @@ def _pairs(waiting: Waiting) -> Iterator[tuple[int, int]]:
     missing: list[tuple[int, ...]] = []  # workers that each meeting, or an earlier one of its group, misses
     for meeting in waiting.meetings:
         before = missing[meeting.previous] if meeting.previous is not None else ()
-        missing.append((*meeting.behind, *meeting.stalled, *before)[:MOST_EDGES])
+        missing.append((*meeting.awaited, *before)[:MOST_EDGES])
     for waiter in sorted(waiting.waiters):
         found = dict.fromkeys(on for node in waiting.onward[waiter] for on in missing[-1 - node])
         yield from ((waiter, on) for on in found if on != waiter)

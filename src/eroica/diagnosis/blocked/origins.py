@@ -114,11 +114,7 @@ def find_circle(scene: Scene, waiting: Waiting) -> list[Origin]:
     for rank in sorted(node for node in circle if node >= 0):
         meetings = [waiting.meetings[-1 - node].label for node in waiting.onward[rank] if node in circle]
         places[" and ".join(meetings)].append(rank)
-    absent = [
-        f"{one.label}: {name_workers(one.absent)} {verb(one.absent, 'has', 'have')} not entered."
-        for one in waiting.meetings_at(circle)[:MOST_SENTENCES]
-        if one.absent
-    ]
+    absent = [one.standing for one in waiting.meetings_at(circle)[:MOST_SENTENCES]]
     return [_apart(scene, places, 0.88, tuple(sorted(circle)), absent)] if places else []
 
 

@@ -153,9 +153,7 @@ _DOES: dict[Wait, str] = {
     "queue-put": "waiting for room in a full queue",
     "lock": "waiting for a lock",
     "futex": "asleep in a lock or in native code",
-    "event": "waiting for an event that nobody sets",
-    "join": "waiting for a thread to end",
-    "future": "waiting for a future's result",
+    "thread": "waiting for another thread",
     "children": "waiting for its data loader",
     "process": "waiting for a child process to end",
     "storage": "waiting for storage or the network",
@@ -241,14 +239,9 @@ def _rest(member: Member, other: _Other | None) -> str:
 _OF_DATA: dict[Wait, float] = {
     "queue-put": 3, "storage": 3, "lock": 3, "futex": 2, "process": 2, "sleep": 1.5, "": 2,
 }  # fmt: skip
-_OF_END: dict[Wait, float] = {**_OF_DATA, "queue-get": 2}
 _SUSPICION: dict[Wait, dict[Wait, float]] = {
-    "queue-get": _OF_DATA,
-    "children": _OF_DATA,
-    "queue-put": _OF_DATA,
-    "join": _OF_END,
-    "future": _OF_END,
-    "event": _OF_END,
+    **dict.fromkeys(("queue-get", "queue-put", "children"), _OF_DATA),
+    "thread": {**_OF_DATA, "queue-get": 2},
     "lock": {"lock": 3, "storage": 2, "futex": 2, "process": 2, "sleep": 2, "": 1.5},
     "futex": {"lock": 1.5, "futex": 1.5},
 }
@@ -279,7 +272,7 @@ def _find_other(member: Member) -> _Other | None:
     wait = member.site.wait
     if wait not in _SUSPICION:
         return None
-    found = list(_children(member)) if wait in ("children", "queue-get", "future") else []
+    found = list(_children(member)) if wait in ("children", "queue-get", "thread") else []
     found += _threads(member, wait)
     best = max(found, key=lambda one: (one.suspicion, one.label), default=None)
     return best if best is not None and best.suspicion >= _LEAST else None
