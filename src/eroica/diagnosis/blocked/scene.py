@@ -10,20 +10,19 @@ for gloo sleep in a futex.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from eroica.diagnosis.frames import Frame, activity_of, is_own_frame, split_frame
-from eroica.diagnosis.words import name_workers
 from eroica.model.look import Blockage, Death, ThreadLook, WorkerLook
 from eroica.model.verdict import FindingFunction
 from eroica.model.window import FlightEntry
 from eroica.model.words import clean
 from eroica.model.worker import Worker
 
-Seat = Literal["communication", "backward", "device", "exit", "code", "unknown"]
+Seat = Literal["communication", "backward", "device", "exit", "code", "unknown", "left", "missing"]
 Wait = Literal["queue-get", "queue-put", "lock", "futex", "thread", "children", "process", "storage", "sleep", ""]
 
 _EXIT = frozenset({"_shutdown", "_exit_function", "_run_exitfuncs", "destroy_process_group", "_python_exit"})
@@ -46,19 +45,16 @@ _LIBRARY_WAITS: tuple[tuple[Wait, tuple[str, ...], tuple[str, ...]], ...] = (
     ("thread", ("threading.py",), ("join", "_wait_for_tstate_lock", "wait", "wait_for")),
 )
 #: Waits by a part of the kernel function that a thread sleeps in.
-_KERNEL_WAITS: tuple[tuple[Wait, tuple[str, ...]], ...] = (
-    (
-        "storage",
-        (
-            "nfs", "fuse", "ceph", "lustre", "ll_", "io_schedule", "folio_wait", "wait_on_page", "rpc_wait", "blk_",
-            "ext4", "xfs_", "jbd2", "cifs", "gpfs", "unix_stream_read", "tcp_recvmsg", "sk_wait_data", "wait_woken",
-            "inet_stream", "wait_for_partner", "pipe_read",
-        ),
+_KERNEL_WAITS: dict[Wait, tuple[str, ...]] = {
+    "storage": (
+        "nfs", "fuse", "ceph", "lustre", "ll_", "io_schedule", "folio_wait", "wait_on_page", "rpc_wait", "blk_", "ext4",
+        "xfs_", "jbd2", "cifs", "gpfs", "unix_stream_read", "tcp_recvmsg", "sk_wait_data", "wait_woken", "inet_stream",
+        "wait_for_partner", "pipe_read",
     ),
-    ("sleep", ("nanosleep",)),
-    ("futex", ("futex",)),
-    ("process", ("do_wait",)),
-)  # fmt: skip
+    "sleep": ("nanosleep",),
+    "futex": ("futex",),
+    "process": ("do_wait",),
+}  # fmt: skip
 #: Share of a core from which a thread runs rather than waits; bytes read or written between the looks that are
 #: progress.
 _RUNS, _MOVED_BYTES = 0.25, 65_536
@@ -68,7 +64,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """Where a thread sits.
 
     Attributes:
-        seat: In a collective or its wait, in backward, in a wait for the device, at the process's end, in other code.
+        seat: In a collective or its wait, in backward, in a wait for the device, at the process's end, in other code;
+            "left" and "missing" are workers without a thread.
         wait: Kind of thing that the thread waits for, "" if it is not seen to wait.
         own: The user's innermost frame, else the innermost one; None without a stack.
         inside: The library function in which it stands below that frame, "" if none.
@@ -82,6 +79,11 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     inside: str = ""
     stack: tuple[str, ...] = ()
     has_own: bool = False
+
+    @property
+    def file(self) -> str:
+        """File of the user's innermost frame, "" without one."""
+        return self.own.file if self.own is not None and self.has_own else ""
 
     @property
     def label(self) -> str:
@@ -151,7 +153,7 @@ def _wait(region: Sequence[str], own: Frame, thread: ThreadLook) -> Wait:
         return ""
     if thread.state == "D":
         return "storage"
-    for wait, words in _KERNEL_WAITS:
+    for wait, words in _KERNEL_WAITS.items():
         if any(word in thread.wait_channel for word in words):
             return wait
     reads = activity_of(region) in ("network", "file", "save", "service") if region else _READING.search(own.last)
@@ -215,10 +217,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         """Seat of its training thread, with backward and device waits told apart into communication and code.
 
         With a Flight Recorder they are communication only if an entry is open. Without one, backward that uses no core
-        is a wait: DDP's collectives run below it.
+        is a wait: DDP's collectives run below it. A stopped process is in none of them.
         """
-        if self.site.seat not in ("backward", "device"):
-            return self.site.seat
+        if self.is_stopped or self.site.seat not in ("backward", "device"):
+            return "unknown" if self.is_stopped else self.site.seat
         waits = bool(self.open) if self.now.flight is not None else not self.runs or self.worker.device != "cpu"
         return "communication" if waits else "code"
 
@@ -248,6 +250,12 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     def heard(self) -> int:
         """Number of workers of which something is known."""
         return self.expected - len(self.missing)
+
+    def seat(self, rank: int) -> Seat:
+        """Return where the worker's training thread sits, or why there is none to look at."""
+        if rank in self.members:
+            return self.members[rank].seat
+        return "left" if rank in self.left else "missing"
 
     def host(self, rank: int) -> str:
         """Return the worker's host, "" if unknown."""
@@ -285,17 +293,6 @@ def build_scene(blockage: Blockage) -> Scene:
         expected=expected,
         from_dumps=blockage.source == "dumps",
     )
-
-
-def list_notes(blockage: Blockage, members: Mapping[int, Member]) -> Iterator[str]:
-    """Yield the notes of the agents on what failed, equal ones of several workers together."""
-    for host in sorted(blockage.looks, key=lambda one: one.host):
-        yield from (f"{host.host}: {note}" for note in host.notes)
-    alike: dict[str, list[int]] = {}
-    for rank, member in members.items():
-        for note in member.now.notes:
-            alike.setdefault(note, []).append(rank)
-    yield from (f"{name_workers(ranks)}: {note}" for note, ranks in alike.items())
 
 
 def _member(now: WorkerLook, before: WorkerLook | None) -> Member:

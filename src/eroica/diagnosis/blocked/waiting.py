@@ -147,9 +147,13 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def standing(self) -> str:
         """Sentence: "gloo:barrier number 3 of group dp: 3 of 4 members have entered; it waits for worker 2."."""
-        here = sum(number >= self.sequence for number in self.group.entered.values())
+        entered, left = (
+            sum(number >= self.sequence for number in numbers.values())
+            for numbers in (self.group.entered, self.group.completed)
+        )
+        passed = f", {left} have left it" if left else ""
         rest = f"; it waits for {name_workers(self.awaited)}" if self.awaited else ""
-        return f"{self.label}: {here} of {len(self.group.ranks)} members have entered{rest}."
+        return f"{self.label}: {entered} of {len(self.group.ranks)} members have entered{passed}{rest}."
 
     def places(self) -> dict[str, list[int]]:
         """Group members (ranks) by operation and, where all must agree on it, size: more than one is a mismatch."""
@@ -293,7 +297,8 @@ def _meetings_of(scene: Scene, group: Group, oldest: Mapping[int, list[int]], st
         start: Index of the first of these meetings among all.
     """
     standing = sorted((number, rank) for rank, number in group.entered.items())
-    calls, unknown = _calls(scene, group, oldest), group.unknown
+    calls = _calls(scene, group, oldest)
+    unseen = [rank for rank in group.unknown if scene.seat(rank) != "communication"]
     at, previous = 0, None
     for index, sequence in enumerate(sorted(oldest), start):
         awaited, entries = list[int](), calls[sequence]
@@ -303,7 +308,7 @@ def _meetings_of(scene: Scene, group: Group, oldest: Mapping[int, list[int]], st
         name = mode(sorted(entries[rank].name for rank in oldest[sequence]))
         finished = _finished(group, sequence, name) if scene.from_dumps and not awaited else ()
         if not awaited and previous is None and not finished:
-            awaited = [rank for rank in unknown if not _seems_to_be_there(scene, rank)]
+            awaited = unseen
         is_missed = previous is not None or bool(awaited)
         if scene.from_dumps and not is_missed:  # what was enqueued first is finished first
             open_at = {rank: scene.members[rank].open for rank in entries if group.completed.get(rank, -1) < sequence}
@@ -330,12 +335,6 @@ def _calls(scene: Scene, group: Group, sequences: Iterable[int]) -> dict[int, di
             if _is_of(entry, group.key[0]) and entry.sequence in found:
                 found[entry.sequence][rank] = entry
     return found
-
-
-def _seems_to_be_there(scene: Scene, rank: int) -> bool:
-    """True if a worker that could not be asked is not stopped, and its stack ends in a collective."""
-    member = scene.members.get(rank)
-    return member is not None and member.seat == "communication" and not member.is_stopped
 
 
 def _finished(group: Group, sequence: int, name: str) -> tuple[int, ...]:
