@@ -133,8 +133,8 @@ CATALOG: dict[str, CatalogEntry] = {
     "desynchronized-collective": CatalogEntry(
         meaning="Workers are in different collectives, or one went on without a collective that the others wait in.",
         next_step=(
-            "Compare the two call sites in the evidence: a collective is called under a condition that is not the same "
-            "on all workers (rank, loss, end of data, an exception), or in another order; call it on all or on none."
+            "Compare where the program calls these collectives: a condition there is not the same on all workers "
+            "(rank, loss, end of data, an exception), or the order differs; call each on all workers or on none."
         ),
     ),
     "blocked-in-user-code": CatalogEntry(

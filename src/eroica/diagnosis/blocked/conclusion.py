@@ -8,28 +8,93 @@ from itertools import islice
 
 import msgspec
 
+from eroica import __version__
 from eroica.diagnosis.blocked.origins import MOST_TOLD, Origin, named_by
-from eroica.diagnosis.blocked.scene import Scene, list_notes
+from eroica.diagnosis.blocked.scene import Scene
 from eroica.diagnosis.blocked.waiting import Waiting, is_first
 from eroica.diagnosis.sections import MOST_EDGES
 from eroica.diagnosis.words import name_workers, verb
 from eroica.model.causes import CATALOG
 from eroica.model.look import Blockage
-from eroica.model.verdict import Finding, FindingFunction, VerdictWord, WaitEdge, Waits
+from eroica.model.verdict import (
+    NAMED,
+    Coverage,
+    Finding,
+    FindingFunction,
+    Hypothesis,
+    IterationTimes,
+    Verdict,
+    VerdictWindow,
+    VerdictWord,
+    WaitEdge,
+    Waits,
+)
 from eroica.model.words import clean
 
+_ONLY_STACKS = (
+    "Read from stacks: which collective it is and who is missing was not recorded (sends and receives leave no trace "
+    "of their peer)."
+)
 
-def choose_word(scene: Scene, findings: Sequence[Finding]) -> VerdictWord:
-    """Choose the word: "blocked" where a cause is known and believed, else "undetermined".
+
+def conclude(scene: Scene, waiting: Waiting, origins: Sequence[Origin], blockage: Blockage, job: str) -> Verdict:
+    """Build the verdict: "blocked" where a cause is known and believed, else "undetermined".
 
     Dumps tell who holds the others up, hardly ever why: there it is enough to know who.
     """
-    causes = [finding for finding in findings if finding.role == "cause"]
-    known = any((cause.cause != "unknown" or scene.from_dumps) and cause.confidence >= 0.35 for cause in causes)
-    return "blocked" if known else "undetermined"
+    waiters = _find_waiters(scene, waiting, origins)
+    findings = _build_findings(scene, waiting, origins, waiters)
+    causes = [one for one in findings if one.role == "cause"]
+    known = any((one.cause != "unknown" or scene.from_dumps) and one.confidence >= 0.35 for one in causes)
+    word: VerdictWord = "blocked" if known else "undetermined"
+    baseline_s = blockage.baseline_iteration_s
+    return Verdict(
+        eroica_version=__version__,
+        job=job,
+        verdict=word,
+        summary=_summarize(scene, word, origins, waiters),
+        window=_window(scene, blockage.reason),
+        iteration=IterationTimes(baseline_ms=round(1e3 * baseline_s, 3) if baseline_s else None),
+        coverage=Coverage(
+            workers_expected=scene.expected,
+            workers_reported=scene.heard,
+            missing=scene.missing,
+            notes=tuple(_complete_notes(scene, blockage)),
+        ),
+        findings=tuple(findings),
+        waits=_standing_waits(scene, waiting),
+        considered=tuple(
+            Hypothesis(
+                cause=one.cause,
+                function=one.function.name,
+                workers=one.workers,
+                scope=one.scope,
+                gain=None,
+                decision=NAMED,
+                met=one.evidence,
+            )
+            for one in causes
+        ),
+    )
 
 
-def summarize(scene: Scene, word: VerdictWord, origins: Sequence[Origin], waiters: Sequence[Finding]) -> str:
+def _window(scene: Scene, reason: str) -> VerdictWindow:
+    """Build the verdict's window: both ends are where the job stands, its length is the longest silence."""
+    if scene.from_dumps:
+        return VerdictWindow(kind="blocked", reason=reason)
+    iterations = [member.now.iteration for member in scene.members.values()]
+    iterations = iterations or [death.iteration for death in scene.deaths.values()]
+    silences = [member.now.silent_s for member in scene.members.values()]
+    return VerdictWindow(
+        kind="blocked",
+        first_iteration=min(iterations, default=None),
+        last_iteration=max(iterations, default=None),
+        duration_s=round(max(silences, default=0.0), 3),
+        reason=reason,
+    )
+
+
+def _summarize(scene: Scene, word: VerdictWord, origins: Sequence[Origin], waiters: Sequence[Finding]) -> str:
     """Summarize in one sentence where the origin sits, and how many workers have waited for it, how long."""
     if not origins and scene.from_dumps:
         return "When the dumps were written, nobody waited for anybody in a collective, as far as they tell."
@@ -71,14 +136,17 @@ def _lacking(scene: Scene) -> str:
     return "no stack of any worker could be read"
 
 
-def complete_notes(scene: Scene, blockage: Blockage, origins: Sequence[Origin]) -> Iterator[str]:
+def _complete_notes(scene: Scene, blockage: Blockage) -> Iterator[str]:
     """Yield the agents' notes, and what else the reader should know."""
-    if scene.from_dumps and scene.missing:
-        dumps = verb(scene.missing, "dump", "dumps")
-        yield f"the {dumps} of {name_workers(scene.missing)} {verb(scene.missing, 'is', 'are')} missing"
     if scene.from_dumps:
         yield "a dump tells who entered which collective, not what a worker does instead: no stacks, no process states"
-    yield from list(dict.fromkeys(list_notes(blockage, scene.members)))[:100]
+    notes = [f"{host.host}: {note}" for host in sorted(blockage.looks, key=lambda one: one.host) for note in host.notes]
+    alike: dict[str, list[int]] = defaultdict(list)
+    for rank, member in scene.members.items():
+        for note in member.now.notes:
+            alike[note].append(rank)
+    notes += [f"{name_workers(ranks)}: {note}" for note, ranks in alike.items()]
+    yield from list(dict.fromkeys(notes))[:100]
     if scene.from_dumps:
         return
     single = [rank for rank, member in scene.members.items() if member.before is None]
@@ -87,8 +155,6 @@ def complete_notes(scene: Scene, blockage: Blockage, origins: Sequence[Origin]) 
     mute = [rank for rank, member in scene.members.items() if member.now.flight is None]
     if mute and len(scene.members) > 1:
         yield f"no Flight Recorder was read on {name_workers(mute)}"
-    if len(origins) > MOST_TOLD:
-        yield f"{len(origins) - MOST_TOLD} more causes are left out"
     if not blockage.looks:
         over = bool(blockage.deaths)
         yield "the job was over before its other workers could be looked at" if over else "no agent answered"
@@ -97,57 +163,41 @@ def complete_notes(scene: Scene, blockage: Blockage, origins: Sequence[Origin]) 
 # --- build findings: origins as causes, workers that wait for them as symptoms, one per kind of collective ---
 
 
-def find_waiters(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> list[Finding]:
-    """List the workers that wait, by the collective where a member is missing, if known; named causes are left out.
+def _find_waiters(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> list[Finding]:
+    """List the workers that wait, by operation and kind of group, or by the function of their stack alone.
 
-    Their order and their cause are not known yet.
+    Named causes are left out. Order and cause of these findings are not known yet.
     """
-    in_meetings: dict[tuple[str, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    by_stacks: dict[str, list[int]] = defaultdict(list)
+    kinds: dict[tuple[str, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank in sorted(scene.members.keys() - named_by(origins)):
-        mine = [-1 - node for node in waiting.onward.get(rank, ())]
-        found = {at: waiting.meetings[at] for at in mine}
-        held = [at for at, one in found.items() if one.behind or one.stalled or one.previous is not None]
-        if mine:
-            at = next((at for at in held or mine if is_first(scene, rank, found[at])), (held or mine)[0])
-            in_meetings[found[at].name, found[at].group.label][at].append(rank)
+        mine = {-1 - node: waiting.meetings[-1 - node] for node in waiting.onward.get(rank, ())}
+        if mine:  # preferably where a member is awaited, and what it entered first
+            held = {at for at, one in mine.items() if one.awaited or one.previous is not None}
+            at = min(mine, key=lambda at: (at not in held, not is_first(scene, rank, mine[at])))
+            kinds[mine[at].name, mine[at].group.label][at].append(rank)
         elif scene.members[rank].seat == "communication":
-            by_stacks[scene.members[rank].site.inside or "a collective"].append(rank)
+            kinds[scene.members[rank].site.inside or "a collective", ""][-1].append(rank)
     waiters = []
-    for (name, _), places in sorted(in_meetings.items()):
-        told = [_entered(waiting, at) for at in sorted(places)[:3]]
-        told += [f"The same in {len(places) - 3} more groups or numbers."] if len(places) > 3 else []
-        waiters.append(_queue(scene, name, sorted(rank for some in places.values() for rank in some), told))
-    for name, ranks in sorted(by_stacks.items()):
-        text = "Read from stacks: which collective it is and who is missing was not recorded"
-        more = " (sends and receives leave no trace of their peer)" if "send" in name or "recv" in name else ""
-        waiters.append(_queue(scene, name, ranks, [f"{text}{more}."], confidence=0.5))
+    for (name, group), places in sorted(kinds.items()):
+        ranks = sorted(rank for some in places.values() for rank in some)
+        told = [waiting.meetings[at].standing for at in sorted(places)[:3]] if group else [_ONLY_STACKS]
+        waiters.append(
+            Finding(
+                order=0,
+                role="symptom",
+                cause="unknown",
+                function=FindingFunction(name=name, kind="collective", stack=scene.members[ranks[0]].site.stack),
+                workers=tuple(ranks),
+                scope="all" if len(ranks) == scene.expected > 1 else "some",
+                hosts=tuple(clean(host, 100) for host in scene.hosts(ranks)),
+                confidence=0.9 if group else 0.5,
+                evidence=tuple(told),
+            )
+        )
     return sorted(waiters, key=lambda group: (-len(group.workers), group.function.name, group.workers))[:MOST_TOLD]
 
 
-def _entered(waiting: Waiting, at: int) -> str:
-    meeting = waiting.meetings[at]
-    members = len(meeting.group.ranks)
-    present = members - len(meeting.absent) - len(meeting.group.unknown)
-    missing = f"; {name_workers(meeting.behind)} {verb(meeting.behind, 'is', 'are')} missing" if meeting.behind else ""
-    return f"{meeting.label}: {present} of {members} members have entered{missing}."
-
-
-def _queue(scene: Scene, name: str, ranks: Sequence[int], evidence: Sequence[str], confidence: float = 0.9) -> Finding:
-    return Finding(
-        order=0,
-        role="symptom",
-        cause="unknown",
-        function=FindingFunction(name=name, kind="collective", stack=scene.members[ranks[0]].site.stack),
-        workers=tuple(ranks),
-        scope="all" if len(ranks) == scene.expected > 1 else "some",
-        hosts=tuple(clean(host, 100) for host in scene.hosts(ranks)),
-        confidence=confidence,
-        evidence=tuple(evidence),
-    )
-
-
-def build_findings(
+def _build_findings(
     scene: Scene, waiting: Waiting, origins: Sequence[Origin], waiters: Sequence[Finding]
 ) -> list[Finding]:
     """Build the findings: causes first, then symptoms, each under every cause that one of its workers waits for."""
@@ -192,7 +242,7 @@ def _cause(scene: Scene, order: int, origin: Origin, explains: tuple[int, ...]) 
 # --- the verdict's list of waits of a job that stands still: names without times ---
 
 
-def standing_waits(scene: Scene, waiting: Waiting) -> Waits | None:
+def _standing_waits(scene: Scene, waiting: Waiting) -> Waits | None:
     """List each waiting worker with those that have not come to its collective; None where no wait is known.
 
     Times are not told: a standstill has no iterations, and has not ended.
@@ -214,7 +264,7 @@ def _pairs(waiting: Waiting) -> Iterator[tuple[int, int]]:
     missing: list[tuple[int, ...]] = []  # workers that each meeting, or an earlier one of its group, misses
     for meeting in waiting.meetings:
         before = missing[meeting.previous] if meeting.previous is not None else ()
-        missing.append((*meeting.behind, *meeting.stalled, *before)[:MOST_EDGES])
+        missing.append((*meeting.awaited, *before)[:MOST_EDGES])
     for waiter in sorted(waiting.waiters):
         found = dict.fromkeys(on for node in waiting.onward[waiter] for on in missing[-1 - node])
         yield from ((waiter, on) for on in found if on != waiter)

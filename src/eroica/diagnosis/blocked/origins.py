@@ -20,12 +20,9 @@ from eroica.model.words import clean
 
 #: Causes and symptoms that a verdict tells at most.
 MOST_TOLD = 20
+_ONE_MOMENT = ("A dump is one moment: in a job that still moves it looks the same.",)
 #: Sentences of one kind that the evidence of a cause holds at most.
 MOST_SENTENCES = 6
-_FROM_DUMPS = (
-    "Find where these workers call what the evidence names: a collective is called under a condition that is not the "
-    "same on all workers (rank, loss, end of data, an exception), or in another order; call it on all or on none."
-)
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,8 +68,9 @@ def remaining(waiting: Waiting, origins: Iterable[Origin]) -> frozenset[int]:
 
 def describe(member: Member) -> str:
     """Describe in one sentence where a worker sits, in which state, and for how long."""
-    facts = [_state_words(member), silence_words(member)]
-    return f"Worker {member.worker.global_rank}: {member.site.label}, {', '.join(fact for fact in facts if fact)}."
+    silence = f"silent for {member.now.silent_s:.0f} s, after {member.now.iteration} iterations"
+    facts = ", ".join(filter(None, [member.site.label, _state_words(member), silence]))
+    return f"Worker {member.worker.global_rank}: {facts}."
 
 
 def _state_words(member: Member) -> str:
@@ -81,18 +79,13 @@ def _state_words(member: Member) -> str:
     if thread is None:
         return ""
     channel = clean(thread.wait_channel, 40)
-    states = {"R": "running", "D": "in an uninterruptible wait", "T": "stopped", "t": "stopped by a debugger"}
+    states = {"R": "running", "D": "in an uninterruptible wait", "T": "stopped", "t": "stopped"}
     words = "running" if member.runs else states.get(thread.state, "asleep")
     words += f" in {channel}" if channel not in ("", "0") and not member.runs else ""
     if member.cpu is None:
         return words
     used = f"{percent(member.cpu)} of a core" if member.cpu >= 0.01 else "no CPU"
     return f"{words}, {used} used in {member.interval_s:.1f} s"
-
-
-def silence_words(member: Member) -> str:
-    """Say how long a worker has been silent, and after how many iterations."""
-    return f"silent for {member.now.silent_s:.0f} s, after {member.now.iteration} iterations"
 
 
 # --- workers in different collectives ---
@@ -114,11 +107,7 @@ def find_circle(scene: Scene, waiting: Waiting) -> list[Origin]:
     for rank in sorted(node for node in circle if node >= 0):
         meetings = [waiting.meetings[-1 - node].label for node in waiting.onward[rank] if node in circle]
         places[" and ".join(meetings)].append(rank)
-    absent = [
-        f"{one.label}: {name_workers(one.absent)} {verb(one.absent, 'has', 'have')} not entered."
-        for one in waiting.meetings_at(circle)[:MOST_SENTENCES]
-        if one.absent
-    ]
+    absent = [one.standing for one in waiting.meetings_at(circle)[:MOST_SENTENCES]]
     return [_apart(scene, places, 0.88, tuple(sorted(circle)), absent)] if places else []
 
 
@@ -171,7 +160,6 @@ def _apart(
         evidence=(*evidence, *more),
         confidence=confidence * (0.65 if is_tie else 1.0),
         nodes=nodes,
-        next_step=_FROM_DUMPS if scene.from_dumps else "",
     )
 
 
@@ -180,29 +168,29 @@ def _called_from(scene: Scene, rank: int) -> str:
     return f" called from {site.label}" if site.own is not None else ""
 
 
-def find_leavers(scene: Scene, waiting: Waiting, ranks: Sequence[int]) -> list[Origin]:
-    """Find workers that have left or are at the end of their program while others wait for them in a collective."""
-    left, leaving = ([rank for rank in ranks if rank in known] for known in (scene.left, scene.members))
-    return [_leavers(scene, waiting, some, some is left) for some in (left, leaving) if some]
-
-
-def _leavers(scene: Scene, waiting: Waiting, ranks: Sequence[int], has_left: bool) -> Origin:
-    waiters = [node for node in waiting.reaching(ranks) if node >= 0 and node not in ranks]
-    evidence = [] if has_left else [describe(scene.members[ranks[0]])]
-    evidence += [f"{len(waiters)} workers wait in collectives that it never entered."] if waiters else []
-    its = verb(ranks, "its program", "their programs")
-    how = f"ended {its} in order" if has_left else f"{verb(ranks, 'is', 'are')} at the end of {its}"
+def find_leavers(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
+    """Find workers, all gone or none, that have left or are at the end of their program while others wait for them."""
+    if not ranks:
+        return []
+    member, its = scene.members.get(ranks[0]), verb(ranks, "its program", "their programs")
+    how = f"ended {its} in order" if member is None else f"{verb(ranks, 'is', 'are')} at the end of {its}"
     ended = FindingFunction(name="end of the program", kind="other")
-    return Origin(
-        cause="desynchronized-collective",
-        ranks=tuple(ranks),
-        function=ended if has_left else scene.members[ranks[0]].site.function,
-        clause=f"{name_workers(ranks)} {how} while others are still in collectives",
-        evidence=tuple(evidence),
-        confidence=0.85,
-        next_step="Look at the end of this worker's output: it left the loop early (an exception, fewer batches than "
-        "the others, a condition that differs between workers).",
-    )
+    return [
+        Origin(
+            cause="desynchronized-collective",
+            ranks=tuple(ranks),
+            function=member.site.function if member is not None else ended,
+            clause=f"{name_workers(ranks)} {how} while others are still in collectives",
+            evidence=(
+                describe(member)
+                if member is not None
+                else "The worker signed off, as it also does after an exception.",
+            ),
+            confidence=0.85,
+            next_step="Look at the end of this worker's output: it left the loop early (an exception, fewer batches "
+            "than the others, a condition that differs between workers).",
+        )
+    ]
 
 
 # --- a collective that everybody has entered and that does not end: the transport is stuck ---
@@ -232,7 +220,7 @@ def find_stuck_transport(scene: Scene, waiting: Waiting, unexplained: frozenset[
                 name=first.name, kind="collective", stack=scene.members[first.waiting[0]].site.stack
             ),
             clause=f"{which} does not end although all members have entered; the network {where} is the suspect",
-            evidence=tuple(_evidence(scene, meetings)),
+            evidence=(*(meeting.standing for meeting in meetings[:MOST_SENTENCES]), *_ONE_MOMENT[: scene.from_dumps]),
             confidence=0.45 if scene.from_dumps else 0.7 if host else 0.6,
             next_step="Check the network between these workers: link state and errors (ip -s link, ethtool), "
             "firewalls, the interface the job uses (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME); restart the job without "
@@ -252,22 +240,6 @@ def _host_that_stands_out(scene: Scene, meetings: Sequence[Meeting]) -> str:
     if len(meetings) > 1 and len(common) == 1:
         return common.pop()
     return waiting_hosts[0] if len(waiting_hosts) == 1 else ""
-
-
-def _evidence(scene: Scene, meetings: Sequence[Meeting]) -> Iterable[str]:
-    for meeting in meetings[:4]:
-        members, unknown = len(meeting.group.ranks), meeting.group.unknown
-        ended = members - len(meeting.waiting) - len(unknown)
-        passed = f", {ended} have left it" if ended > 0 else ""
-        unread = f"; {name_workers(unknown)} could not be asked" if unknown else ""
-        hosts = len(scene.hosts(meeting.group.ranks))
-        on = f" on {hosts} host{'s' if hosts != 1 else ''}" if not scene.from_dumps else ""
-        yield f"{meeting.label}: all {members} members{on} have entered, {len(meeting.waiting)} wait{passed}{unread}."
-    if scene.from_dumps:
-        yield "A dump is one moment: in a job that still moves it looks the same."
-    is_crossing = all(len(scene.hosts(meeting.group.ranks)) > 1 for meeting in meetings)
-    if is_crossing and len(scene.hosts(scene.members)) > 1:
-        yield "Only groups that span hosts stand still."
 
 
 # --- workers of which nothing is known, and stacks without a Flight Recorder ---

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from eroica.diagnosis.blocked.origins import MOST_TOLD, Origin, describe, silence_words
+from eroica.diagnosis.blocked.origins import MOST_TOLD, Origin, describe
 from eroica.diagnosis.blocked.scene import Member, Scene, Site, Wait, find_site
 from eroica.diagnosis.words import name_workers, verb
 from eroica.model.look import Death, Ending, ThreadLook
@@ -26,7 +26,6 @@ def find_dead(scene: Scene) -> list[Origin]:
     ranks = tuple(sorted(death.worker.global_rank for death in alike))
     evidence = [_sentence(death) for death in alike[:4]]
     evidence += [f"Later: {_sentence(death)[0].lower()}{_sentence(death)[1:]}" for death in later[:3]]
-    evidence += [f"{len(later) - 3} more workers died later."] if len(later) > 3 else []
     return [
         Origin(
             cause="dead-worker",
@@ -91,7 +90,7 @@ def find_stopped(scene: Scene) -> list[Origin]:
             clause=f"{name_workers(ranks)} {verb(ranks, 'is', 'are')} {by}{where}",
             evidence=(
                 f"The kernel says {by} of process{'es' if len(ranks) > 1 else ''} {pids}.",
-                f"Worker {ranks[0]}: {silence_words(member)}.",
+                describe(member),
             ),
             confidence=0.95,
             next_step=f"Continue it: kill -CONT {member.worker.pid} on host {member.worker.host}; and find out who "
@@ -112,21 +111,19 @@ def find_lock_holders(scene: Scene, can_answer: bool) -> Iterator[Origin]:
         site = find_site(holder)
         if holder is None or site.seat == "communication":  # a collective that keeps the lock still waits for others
             continue
-        is_training, is_asleep = holder is member.thread, holder.state in ("S", "D")
-        name, channel = clean(holder.name, 40), clean(holder.wait_channel, 40)
-        how = "asleep with it" if is_asleep else "running"
-        how += f" in {channel}" if channel not in ("", "0") else ""
-        evidence = [f"The same thread ({name}) owned the interpreter lock in both looks, {how}."]
-        if not is_training and member.site.own is not None:
-            evidence.append(f"The training thread sits in {member.site.label}.")
-        thread = "the training thread" if is_training else f"its thread {name!r}"
+        thread = "the training thread" if holder is member.thread else f"its thread {clean(holder.name, 40)!r}"
+        is_asleep = holder.state in ("S", "D")
+        how = "asleep" if is_asleep else "running"
         yield Origin(
             cause="held-interpreter-lock",
             ranks=(rank,),
             function=site.function,
             clause=f"worker {rank} holds Python's interpreter lock in {site.label} ({thread}), so that none of its "
             "threads can run",
-            evidence=(*evidence, "No thread of the worker could answer.", f"Worker {rank}: {silence_words(member)}."),
+            evidence=(
+                f"In both looks {thread} owned the interpreter lock, {how}, and no thread of the worker could answer.",
+                describe(member),
+            ),
             confidence=0.93 if is_asleep else 0.85,
         )
 
@@ -148,14 +145,13 @@ def _holder(member: Member, can_answer: bool) -> ThreadLook | None:
 # --- workers in user code: queues, locks, storage, loops ---
 
 
+_LOCKS = frozenset({"lock", "futex"})
 _DOES: dict[Wait, str] = {
     "queue-get": "waiting for a queue that stays empty",
     "queue-put": "waiting for room in a full queue",
     "lock": "waiting for a lock",
     "futex": "asleep in a lock or in native code",
-    "event": "waiting for an event that nobody sets",
-    "join": "waiting for a thread to end",
-    "future": "waiting for a future's result",
+    "thread": "waiting for another thread",
     "children": "waiting for its data loader",
     "process": "waiting for a child process to end",
     "storage": "waiting for storage or the network",
@@ -185,7 +181,7 @@ def find_blocked_code(scene: Scene, ranks: Iterable[int], confidence: float) -> 
     places: dict[tuple[str, str, str], list[int]] = {}
     for rank in sorted(ranks):
         site = scene.members[rank].site
-        place = (site.function.name, site.own.file if site.own else "", site.wait)
+        place = (site.function.name, site.file, site.wait)
         places.setdefault(place, []).append(rank)
     ordered = sorted(places.values(), key=lambda some: (-len(some), some[0]))
     return [_code_origin(scene, some, confidence) for some in ordered[:MOST_TOLD]]
@@ -196,11 +192,12 @@ def _code_origin(scene: Scene, ranks: Sequence[int], confidence: float) -> Origi
     other = _find_other(member)
     is_all = len(ranks) == scene.expected > 1
     site = other.site if other is not None and other.is_place else member.site
-    wait = "lock" if other is not None and other.is_deadlock else site.wait or (other.site.wait if other else "")
+    wait = site.wait or (other.site.wait if other is not None else "")
     evidence = [describe(member)]
     if other is not None:
-        place = f": {other.site.label}{_inside(other.site, ', in ')}" if other.site.own else ""
+        place = f": {other.site.label}" if other.site.own else ""
         evidence.append(f"The training thread waits for {other.label}{place}.")
+        wait = "lock" if {member.site.wait, other.site.wait} <= _LOCKS else wait
     who = f"every one of the {len(ranks)} workers" if is_all else name_workers(ranks)
     return Origin(
         cause="blocked-in-user-code",
@@ -214,22 +211,17 @@ def _code_origin(scene: Scene, ranks: Sequence[int], confidence: float) -> Origi
     )
 
 
-def _inside(site: Site, before: str) -> str:
-    return f"{before}{site.inside}" if site.inside else ""
-
-
 def _rest(member: Member, other: _Other | None) -> str:
     """Return the end of the clause: what the worker does there."""
-    site = member.site
+    site = other.site if other is not None else member.site
+    inside = f" in {site.inside}" if site.inside and site.wait != "children" else ""
     if other is None:
         does = "still running" if member.runs and not site.wait else _DOES[site.wait]
-        return (_inside(site, ", in ") if site.wait != "children" else "") + (f", {does}" if does else "")
-    if other.is_deadlock:
-        return f", waiting for a lock, while {other.label} waits for one at {other.site.label}"
+        return f"{inside and ','}{inside}{does and ', '}{does}"
     if not other.is_place:
         return f" waiting for {other.label}"
-    does = f", {_DOES[other.site.wait]}" if other.site.wait in ("storage", "lock", "sleep", "process") else ""
-    return f" waiting for {other.label}, stuck{_inside(other.site, ' in ')} at {other.site.label}{does}"
+    does = f", {_DOES[site.wait]}" if site.wait in ("storage", "lock", "sleep", "process") else ""
+    return f" waiting for {other.label}, stuck{inside} at {site.label}{does}"
 
 
 # --- find what the training thread waits for inside its own worker: another thread, or a data-loader child ---
@@ -241,14 +233,9 @@ def _rest(member: Member, other: _Other | None) -> str:
 _OF_DATA: dict[Wait, float] = {
     "queue-put": 3, "storage": 3, "lock": 3, "futex": 2, "process": 2, "sleep": 1.5, "": 2,
 }  # fmt: skip
-_OF_END: dict[Wait, float] = {**_OF_DATA, "queue-get": 2}
 _SUSPICION: dict[Wait, dict[Wait, float]] = {
-    "queue-get": _OF_DATA,
-    "children": _OF_DATA,
-    "queue-put": _OF_DATA,
-    "join": _OF_END,
-    "future": _OF_END,
-    "event": _OF_END,
+    **dict.fromkeys(("queue-get", "queue-put", "children"), _OF_DATA),
+    "thread": {**_OF_DATA, "queue-get": 2},
     "lock": {"lock": 3, "storage": 2, "futex": 2, "process": 2, "sleep": 2, "": 1.5},
     "futex": {"lock": 1.5, "futex": 1.5},
 }
@@ -263,15 +250,14 @@ class _Other(NamedTuple):
         suspicion: How much speaks for it.
         label: "its thread 'feed'", "its data-loader child 4711".
         site: Where it sits.
-        is_place: That is the place to look; not where it is stopped or gone.
-        is_deadlock: Both wait for a lock: the training thread is as good a place to look as the other.
+        is_place: That is the place to look; not where it is stopped or gone, nor where both wait for a lock: then the
+            training thread is as good a place.
     """
 
     suspicion: float
     label: str
     site: Site
     is_place: bool = True
-    is_deadlock: bool = False
 
 
 def _find_other(member: Member) -> _Other | None:
@@ -279,7 +265,7 @@ def _find_other(member: Member) -> _Other | None:
     wait = member.site.wait
     if wait not in _SUSPICION:
         return None
-    found = list(_children(member)) if wait in ("children", "queue-get", "future") else []
+    found = list(_children(member)) if wait in ("children", "queue-get", "thread") else []
     found += _threads(member, wait)
     best = max(found, key=lambda one: (one.suspicion, one.label), default=None)
     return best if best is not None and best.suspicion >= _LEAST else None
@@ -294,11 +280,11 @@ def _threads(member: Member, wait: Wait) -> Iterator[_Other]:
             continue
         if site.has_own and site.seat == "code":
             worth -= 0.5 if not site.wait and thread.state == "S" else 0.0
+            worth += _NEAR if site.file == member.site.file else 0.0
             name = f"its thread {clean(thread.name, 40)!r}" if thread.name else "another of its threads"
-            is_deadlock = wait in ("lock", "futex") and site.wait in ("lock", "futex")
-            files = {one.own.file if one.own is not None and one.has_own else "" for one in (member.site, site)}
-            near = _NEAR if len(files) == 1 else 0.0
-            yield _Other(worth + near, name, site, not is_deadlock, is_deadlock)
+            is_deadlock = {wait, site.wait} <= _LOCKS
+            label = f"a lock, while {name} waits for one" if is_deadlock else name
+            yield _Other(worth, label, site, not is_deadlock)
 
 
 def _children(member: Member) -> Iterator[_Other]:

@@ -10,54 +10,51 @@ for gloo sleep in a futex.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from eroica.diagnosis.frames import Frame, is_own_frame, split_frame
-from eroica.diagnosis.words import name_workers
+from eroica.diagnosis.frames import Frame, activity_of, is_own_frame, split_frame
 from eroica.model.look import Blockage, Death, ThreadLook, WorkerLook
 from eroica.model.verdict import FindingFunction
 from eroica.model.window import FlightEntry
 from eroica.model.words import clean
 from eroica.model.worker import Worker
 
-Seat = Literal["communication", "backward", "device", "exit", "code", "unknown"]
-Wait = Literal[
-    "queue-get", "queue-put", "lock", "futex", "event", "join", "future", "children", "process", "storage", "sleep", ""
-]
+Seat = Literal["communication", "backward", "device", "exit", "code", "unknown", "left", "missing"]
+Wait = Literal["queue-get", "queue-put", "lock", "futex", "thread", "children", "process", "storage", "sleep", ""]
 
 _EXIT = frozenset({"_shutdown", "_exit_function", "_run_exitfuncs", "destroy_process_group", "_python_exit"})
 _DEVICE_FILES = ("torch/cuda/", "torch/accelerator/", "torch/xpu/", "torch/npu/")
 _COMMUNICATION_FILES = ("torch/distributed/", "torch/nn/parallel/distributed.py", "deepspeed/comm/", "horovod/")
 _NO_COMMUNICATION = ("torch/distributed/checkpoint/", "torch/distributed/elastic/", "torch/distributed/launcher/")
 _WRAPPERS = frozenset({"wrapper", "inner", "_fn", "__call__", "_call_impl", "_wrapped_call_impl"})
-_STORAGE_FILES = (
-    "socket.py", "ssl.py", "http/", "urllib/", "urllib3/", "requests/", "boto3/", "botocore/", "s3fs/", "fsspec/",
-    "gzip.py", "zipfile", "tarfile.py", "shutil.py", "pathlib.py", "aiohttp/", "httpx/", "h5py/", "pyarrow/",
-    "torch/distributed/checkpoint/", "torch/serialization.py",
-)  # fmt: skip
+#: Names of the user's functions that read or write, where no library's frame is below them.
 _READING = re.compile(r"(?:^|_)(?:read\w*|recv\w*|pread|open|fetch|download|load|getresponse|write|fsync|save)(?:$|_)")
-_STORAGE_CHANNELS = (
-    "nfs", "fuse", "ceph", "lustre", "ll_", "io_schedule", "folio_wait", "wait_on_page", "rpc_wait", "blk_", "ext4",
-    "xfs_", "jbd2", "cifs", "gpfs", "unix_stream_read", "tcp_recvmsg", "sk_wait_data", "wait_woken", "inet_",
-    "wait_for_partner",
-)  # fmt: skip
-_PROMPTS = frozenset({"bdb.py", "pdb.py", "cmd.py", "code.py"})  # somebody at a terminal is waited for
-_SLEEPS = ("hrtimer_nanosleep", "do_nanosleep")
+_PROMPTS = frozenset({"bdb.py", "pdb.py", "cmd.py", "code.py"})  # a worker there waits for a user at a terminal
 _QUEUES = ("queue.py", "multiprocessing/queues.py")
 #: Waits by files and functions of libraries (without names: any function), the most telling first.
 _LIBRARY_WAITS: tuple[tuple[Wait, tuple[str, ...], tuple[str, ...]], ...] = (
     ("children", ("torch/utils/data/",), ()),
     ("queue-put", _QUEUES, ("put",)),
     ("queue-get", _QUEUES, ()),
-    ("future", ("concurrent/futures/",), ()),
+    ("thread", ("concurrent/futures/",), ()),
     ("process", ("subprocess.py",), ()),
-    ("join", ("threading.py",), ("join", "_wait_for_tstate_lock", "_shutdown")),
     ("lock", ("threading.py", "logging/__init__.py", "multiprocessing/synchronize.py"), ("acquire", "__enter__")),
-    ("event", ("threading.py",), ("wait", "wait_for")),
+    ("thread", ("threading.py",), ("join", "_wait_for_tstate_lock", "wait", "wait_for")),
 )
+#: Waits by a part of the kernel function that a thread sleeps in.
+_KERNEL_WAITS: dict[Wait, tuple[str, ...]] = {
+    "storage": (
+        "nfs", "fuse", "ceph", "lustre", "ll_", "io_schedule", "folio_wait", "wait_on_page", "rpc_wait", "blk_", "ext4",
+        "xfs_", "jbd2", "cifs", "gpfs", "unix_stream_read", "tcp_recvmsg", "sk_wait_data", "wait_woken", "inet_stream",
+        "wait_for_partner", "pipe_read",
+    ),
+    "sleep": ("nanosleep",),
+    "futex": ("futex",),
+    "process": ("do_wait",),
+}  # fmt: skip
 #: Share of a core from which a thread runs rather than waits; bytes read or written between the looks that are
 #: progress.
 _RUNS, _MOVED_BYTES = 0.25, 65_536
@@ -67,7 +64,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """Where a thread sits.
 
     Attributes:
-        seat: In a collective or its wait, in backward, in a wait for the device, at the process's end, in other code.
+        seat: In a collective or its wait, in backward, in a wait for the device, at the process's end, in other code;
+            "left" and "missing" are workers without a thread.
         wait: Kind of thing that the thread waits for, "" if it is not seen to wait.
         own: The user's innermost frame, else the innermost one; None without a stack.
         inside: The library function in which it stands below that frame, "" if none.
@@ -81,6 +79,11 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     inside: str = ""
     stack: tuple[str, ...] = ()
     has_own: bool = False
+
+    @property
+    def file(self) -> str:
+        """File of the user's innermost frame, "" without one."""
+        return self.own.file if self.own is not None and self.has_own else ""
 
     @property
     def label(self) -> str:
@@ -108,12 +111,13 @@ def find_site(thread: ThreadLook | None, *, in_child: bool = False) -> Site:
     loops = [at for at, frame in enumerate(frames) if in_child and frame.last == "_worker_loop"]
     first = loops[-1] if loops else 0
     at = next((at for at in range(len(stack) - 1, first - 1, -1) if is_own_frame(stack[at])), -1)
-    region = frames[at + 1 :] if at >= 0 else frames[first:]
+    below = at + 1 if at >= 0 else first
+    region = frames[below:]
     own = frames[at]
     inside = next((frame.name for frame in region if frame.last not in _WRAPPERS), "") if at >= 0 else ""
     return Site(
         seat=_seat(region, own),
-        wait=_library_wait(region) or _kernel_wait(region, own, thread),
+        wait=_wait(stack[below:], own, thread),
         own=own,
         inside=clean(inside, 60),
         stack=stack,
@@ -136,29 +140,24 @@ def _seat(region: Sequence[Frame], own: Frame) -> Seat:
     return "code"
 
 
-def _library_wait(region: Sequence[Frame]) -> Wait:
-    """Choose the most telling library frame of a wait: a queue is more than the condition it waits on."""
+def _wait(region: Sequence[str], own: Frame, thread: ThreadLook) -> Wait:
+    """Tell a wait by the most telling library frame (a queue is more than its condition), else by the kernel.
+
+    Storage and the network are also told by what a library is for, or by the name of the user's function.
+    """
+    frames = [split_frame(entry) for entry in region]
     for wait, files, names in _LIBRARY_WAITS:
-        if any(frame.file.startswith(files) and (not names or frame.last in names) for frame in region):
+        if any(frame.file.startswith(files) and (not names or frame.last in names) for frame in frames):
             return wait
-    return ""
-
-
-def _kernel_wait(region: Sequence[Frame], own: Frame, thread: ThreadLook) -> Wait:
-    """Tell a wait by the kernel's channel; storage and network also by library, uninterruptible sleep, or name."""
-    channel = thread.wait_channel
-    if "accept" in channel or any(frame.file in _PROMPTS for frame in region):
-        return ""  # a server without clients, a debugger without commands
-    if thread.state == "D" or any(word in channel for word in _STORAGE_CHANNELS):
+    if any(frame.file in _PROMPTS for frame in frames):
+        return ""
+    if thread.state == "D":
         return "storage"
-    if channel.startswith(_SLEEPS):
-        return "sleep"
-    if channel.startswith("futex"):
-        return "futex"
-    reads = any(frame.file.startswith(_STORAGE_FILES) for frame in region) or (not region and _READING.search(own.last))
-    if reads and thread.state != "R":
-        return "storage"
-    return "process" if channel.startswith("do_wait") else "storage" if "pipe_read" in channel else ""
+    for wait, words in _KERNEL_WAITS.items():
+        if any(word in thread.wait_channel for word in words):
+            return wait
+    reads = activity_of(region) in ("network", "file", "save", "service") if region else _READING.search(own.last)
+    return "storage" if reads and thread.state != "R" else ""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,22 +167,35 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         now: The second look, the first where there is no second.
         before: The first look, None where only one exists.
         thread: Its training thread in the second look, None if its stack could not be read.
+        then: The same in the first look.
         site: Where that thread sits.
-        cpu: Share of a core that this thread used between the looks, None if unknown.
-        interval_s: Time between the looks.
     """
 
     now: WorkerLook
     before: WorkerLook | None
     thread: ThreadLook | None
+    then: ThreadLook | None
     site: Site
-    cpu: float | None
-    interval_s: float
 
     @property
     def worker(self) -> Worker:
         """Worker that is looked at."""
         return self.now.worker
+
+    @property
+    def interval_s(self) -> float:
+        """Time between the looks, s."""
+        return max(self.now.silent_s - self.before.silent_s, 0.0) if self.before is not None else 0.0
+
+    @property
+    def cpu(self) -> float | None:
+        """Share of a core that the training thread, else the process, used between the looks; None if unknown."""
+        if self.before is None or self.interval_s <= 0:
+            return None
+        for then, later in ((self.then, self.thread), (self.before.process, self.now.process)):
+            if then is not None and later is not None and then.cpu_s is not None and later.cpu_s is not None:
+                return max(later.cpu_s - then.cpu_s, 0.0) / self.interval_s
+        return None
 
     @property
     def open(self) -> tuple[FlightEntry, ...]:
@@ -205,10 +217,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         """Seat of its training thread, with backward and device waits told apart into communication and code.
 
         With a Flight Recorder they are communication only if an entry is open. Without one, backward that uses no core
-        is a wait: DDP's collectives run below it.
+        is a wait: DDP's collectives run below it. A stopped process is in none of them.
         """
-        if self.site.seat not in ("backward", "device"):
-            return self.site.seat
+        if self.is_stopped or self.site.seat not in ("backward", "device"):
+            return "unknown" if self.is_stopped else self.site.seat
         waits = bool(self.open) if self.now.flight is not None else not self.runs or self.worker.device != "cpu"
         return "communication" if waits else "code"
 
@@ -220,6 +232,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
         members: Workers that were looked at.
         deaths: Workers that are gone without signing off, first death first.
         left: Workers that ended in order while others live on.
+        workers: All of these.
         missing: Global ranks of which nothing is known.
         expected: Workers of the job.
         from_dumps: All that is known are Flight Recorder dumps.
@@ -227,7 +240,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
     members: Mapping[int, Member]
     deaths: Mapping[int, Death]
-    left: Mapping[int, Worker]
+    left: frozenset[int]
+    workers: Mapping[int, Worker]
     missing: tuple[int, ...]
     expected: int
     from_dumps: bool = False
@@ -237,11 +251,15 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
         """Number of workers of which something is known."""
         return self.expected - len(self.missing)
 
+    def seat(self, rank: int) -> Seat:
+        """Return where the worker's training thread sits, or why there is none to look at."""
+        if rank in self.members:
+            return self.members[rank].seat
+        return "left" if rank in self.left else "missing"
+
     def host(self, rank: int) -> str:
         """Return the worker's host, "" if unknown."""
-        seen = self.members.get(rank) or self.deaths.get(rank)
-        worker = seen.worker if seen is not None else self.left.get(rank)
-        return worker.host if worker is not None else ""
+        return self.workers[rank].host if rank in self.workers else ""
 
     def hosts(self, ranks: Iterable[int]) -> tuple[str, ...]:
         """List the hosts of some workers, sorted."""
@@ -256,64 +274,37 @@ def build_scene(blockage: Blockage) -> Scene:
     deaths: dict[int, Death] = {}
     for death in blockage.deaths:
         deaths.setdefault(death.worker.global_rank, death)
+    latest = first | second
     members = {
-        rank: _member(second[rank], first.get(rank)) if rank in second else _member(first[rank], None)
-        for rank in sorted(first.keys() | second.keys())
-        if rank not in deaths
+        rank: _member(latest[rank], first.get(rank) if rank in second else None)
+        for rank in sorted(latest.keys() - deaths.keys())
     }
-    left = {one.global_rank: one for one in blockage.left if one.global_rank not in members.keys() | deaths.keys()}
-    known = members.keys() | deaths.keys() | left.keys()
-    stated = max((look.worker.world_size for look in (*first.values(), *second.values())), default=0)
-    expected = max(blockage.world_size, min(stated, 1_000_000), len(known))
+    workers = {one.global_rank: one for one in blockage.left}
+    workers |= {rank: member.worker for rank, member in members.items()}
+    workers |= {rank: death.worker for rank, death in deaths.items()}
+    stated = max((look.worker.world_size for look in latest.values()), default=0)
+    expected = max(blockage.world_size, min(stated, 1_000_000), len(workers))
     return Scene(
         members=members,
         deaths=deaths,
-        left=left,
-        missing=tuple(rank for rank in range(expected) if rank not in known)[: expected - len(known)],
+        left=frozenset(workers.keys() - members.keys() - deaths.keys()),
+        workers=workers,
+        missing=tuple(rank for rank in range(expected) if rank not in workers)[: expected - len(workers)],
         expected=expected,
         from_dumps=blockage.source == "dumps",
     )
 
 
-def list_notes(blockage: Blockage, members: Mapping[int, Member]) -> Iterator[str]:
-    """Yield the notes of the agents on what failed, equal ones of several workers together."""
-    for host in sorted(blockage.looks, key=lambda one: one.host):
-        yield from (f"{host.host}: {note}" for note in host.notes)
-    alike: dict[str, list[int]] = {}
-    for rank, member in members.items():
-        for note in member.now.notes:
-            alike.setdefault(note, []).append(rank)
-    yield from (f"{name_workers(ranks)}: {note}" for note, ranks in alike.items())
-
-
 def _member(now: WorkerLook, before: WorkerLook | None) -> Member:
-    thread = training_thread(now)
-    interval_s = max(now.silent_s - before.silent_s, 0.0) if before is not None else 0.0
-    used_s = _used_s(before, now) if before is not None and interval_s > 0 else None
-    return Member(
-        now=now,
-        before=before,
-        thread=thread,
-        site=find_site(thread),
-        cpu=None if used_s is None else used_s / interval_s,
-        interval_s=interval_s,
-    )
+    thread, then = _training_thread(now), _training_thread(before) if before is not None else None
+    return Member(now=now, before=before, thread=thread, then=then, site=find_site(thread))
 
 
-def training_thread(look: WorkerLook) -> ThreadLook | None:
+def _training_thread(look: WorkerLook) -> ThreadLook | None:
     """Find the thread in which the hooks fire; Python's main thread where its id is not known."""
     threads = look.process.threads
     found = next((one for one in threads if one.thread_id == look.training_thread_id and one.thread_id), None)
     return found or next((one for one in threads if one.name == "MainThread"), None)
-
-
-def _used_s(before: WorkerLook, now: WorkerLook) -> float | None:
-    """Return the CPU time between the looks of the training thread, else of the whole process; None if unknown."""
-    threads = training_thread(before), training_thread(now)
-    for then, later in ((one.cpu_s if one else None for one in threads), (before.process.cpu_s, now.process.cpu_s)):
-        if then is not None and later is not None:
-            return max(later - then, 0.0)
-    return None
 
 
 def has_moved(member: Member) -> bool:
@@ -327,13 +318,12 @@ def has_moved(member: Member) -> bool:
     if before is None:
         return False
     earlier = {group.name: group for group in before.flight.progress} if before.flight is not None else {}
-    for group in now.flight.progress if now.flight is not None else ():
-        was = earlier.get(group.name, group)
-        if group.completed > was.completed or group.enqueued > was.enqueued:
-            return True
+    pairs = [(group, earlier.get(group.name, group)) for group in now.flight.progress] if now.flight is not None else []
+    if any(group.completed > was.completed or group.enqueued > was.enqueued for group, was in pairs):
+        return True
     if now.events > before.events or now.iteration > before.iteration:
         return True
-    then, later = training_thread(before), member.thread
+    then, later = member.then, member.thread
     if then is None or later is None or member.seat == "communication":
         return False
     if then.io_bytes is not None and later.io_bytes is not None and later.io_bytes - then.io_bytes >= _MOVED_BYTES:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from statistics import mode
 
 import msgspec
 
 from eroica.diagnosis.blocked.scene import Scene
+from eroica.diagnosis.words import name_workers
 from eroica.model.window import FlightEntry
 from eroica.model.words import clean
 
@@ -36,14 +38,12 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         key: Its name and description, number of members, first and last of them.
         ranks: Global ranks of its members.
         entered: Global rank -> last sequence number it entered; -2 for one that is gone.
-        unknown: Members that could not be asked.
         completed: Global rank -> last sequence number it completed, -1 for none.
     """
 
     key: GroupKey
     ranks: tuple[int, ...]
     entered: dict[int, int]
-    unknown: list[int]
     completed: dict[int, int]
 
     @property
@@ -52,6 +52,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         name, description, *_ = self.key
         return f"group {clean(description or name, 60)}"
 
+    @property
+    def unknown(self) -> list[int]:
+        """Members that could not be asked."""
+        return [rank for rank in self.ranks if rank not in self.entered]
+
 
 class _Groups:
     """Process groups by worker and name, built once asked for; who told no groups is found through the others'."""
@@ -59,25 +64,20 @@ class _Groups:
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._ranks: dict[GroupKey, tuple[int, ...]] = {}
-        own: dict[tuple[int, str], GroupKey] = {}
-        for rank, member in scene.members.items():
+        for member in scene.members.values():
             for group in member.now.groups:
                 if group.ranks:
                     key = group.name, group.description, len(group.ranks), group.ranks[0], group.ranks[-1]
                     self._ranks.setdefault(key, group.ranks)
-                    own[rank, group.name] = key
-        inside = [(rank, key) for key in sorted(self._ranks, reverse=True) for rank in self._ranks[key]]
-        is_member = frozenset(inside)
-        self._key_of = {(rank, key[0]): key for rank, key in inside}
-        self._key_of |= {place: key for place, key in own.items() if (place[0], key) in is_member}
-        told = ((rank, one.now.flight) for rank, one in scene.members.items() if one.now.flight is not None)
-        self._mixed = {self._key_of.get((rank, name)) for rank, flight in told for name in flight.mixed}
+        self._key_of = {(rank, key[0]): key for key in sorted(self._ranks, reverse=True) for rank in self._ranks[key]}
+        flights = ((rank, one.now.flight) for rank, one in scene.members.items() if one.now.flight is not None)
+        self._mixed = {self._key_of.get((rank, name)) for rank, flight in flights for name in flight.mixed}
         self.built: dict[GroupKey, Group] = {}
 
     def find(self, rank: int, name: str) -> Group | None:
         """Find the group of this name in which the worker is a member, with the standing of each member."""
         key = self._key_of.get((rank, name))
-        if key is None and name in ("0", "default_pg"):
+        if key is None and name in ("0", "default_pg") and rank < self._scene.expected:
             key = (name, "default_pg", self._scene.expected, 0, self._scene.expected - 1)
             self._ranks.setdefault(key, tuple(range(self._scene.expected)))
         if key is not None and key not in self.built:
@@ -86,24 +86,20 @@ class _Groups:
 
     def _build(self, key: GroupKey) -> Group:
         name, scene = key[0], self._scene
-        group = Group(key=key, ranks=self._ranks[key], entered={}, unknown=[], completed={})
+        group = Group(key=key, ranks=self._ranks[key], entered={}, completed={})
         for rank in group.ranks:
             member = scene.members.get(rank)
             flight = member.now.flight if member is not None else None
             if rank in scene.deaths or rank in scene.left:
                 group.entered[rank] = -2
-            elif flight is None:
-                group.unknown.append(rank)
-            else:
+            elif flight is not None:
                 counts = key not in self._mixed or name in flight.mixed
                 progress = [one for one in flight.progress if one.name == name and counts]
                 done, opened = ([e.sequence for e in some if _is_of(e, name)] for some in (flight.recent, flight.open))
                 numbers = [*(one.enqueued for one in progress), *opened, *done]
-                if not numbers and not (flight.progress and counts):
-                    group.unknown.append(rank)
-                    continue
-                group.entered[rank] = max(numbers, default=-1)
-                group.completed[rank] = max([*(one.completed for one in progress), *done], default=-1)
+                if numbers or (flight.progress and counts):
+                    group.entered[rank] = max(numbers, default=-1)
+                    group.completed[rank] = max([*(one.completed for one in progress), *done], default=-1)
         return group
 
 
@@ -119,41 +115,45 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
         name: Operation that most of the waiting members have called.
         sequence: Number of the collective in its group.
         waiting: Members for which it is the oldest open one of the group.
-        behind: Members that have not entered it but entered the group's previous open one; members that missed
-            that one, too, are listed there (see `previous`).
-        previous: The group's open meeting before it (an index), if somebody is missing there.
+        awaited: Members that have not entered it but entered the group's previous open one; members that missed
+            that one, too, are listed there (see `previous`). In dumps, if none is missing, members that have entered
+            it but whose device is still at something earlier.
+        previous: The group's open meeting before it (an index), if members are awaited there.
         entries: Call of each member there, members that have completed it included.
         finished: Members that are through, if that is most of them, so that all have come (dumps only).
-        stalled: Members that have entered it but whose device is still at something earlier, if nobody else is missing
-            (dumps only).
     """
 
     group: Group
     name: str
     sequence: int
     waiting: tuple[int, ...]
-    behind: tuple[int, ...]
+    awaited: tuple[int, ...]
     previous: int | None
     entries: dict[int, FlightEntry]
     finished: tuple[int, ...] = ()
-    stalled: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:
         """For sentences: "gloo:all_reduce number 12 of group default_pg", "nccl:send 0->1 of group PIPELINE"."""
         if self.is_pair:
-            return f"{clean(next(iter(self.entries.values())).name, 80)} of {self.group.label}"
+            return f"{clean(self.entries[self.waiting[0]].name, 80)} of {self.group.label}"
         return f"{self.name} number {self.sequence} of {self.group.label}"
 
     @property
     def is_pair(self) -> bool:
         """True for a send or a receive."""
-        return next(iter(self.entries.values())).is_p2p
+        return self.entries[self.waiting[0]].is_p2p
 
     @property
-    def absent(self) -> tuple[int, ...]:
-        """All members known not to have entered."""
-        return tuple(rank for rank, number in self.group.entered.items() if number < self.sequence)
+    def standing(self) -> str:
+        """Sentence: "gloo:barrier number 3 of group dp: 3 of 4 members have entered; it waits for worker 2."."""
+        entered, left = (
+            sum(number >= self.sequence for number in numbers.values())
+            for numbers in (self.group.entered, self.group.completed)
+        )
+        passed = f", {left} have left it" if left else ""
+        rest = f"; it waits for {name_workers(self.awaited)}" if self.awaited else ""
+        return f"{self.label}: {entered} of {len(self.group.ranks)} members have entered{passed}{rest}."
 
     def places(self) -> dict[str, list[int]]:
         """Group members (ranks) by operation and, where all must agree on it, size: more than one is a mismatch."""
@@ -226,7 +226,7 @@ def is_first(scene: Scene, rank: int, meeting: Meeting) -> bool:
 def find_waiting(scene: Scene) -> Waiting:
     """Read all Flight Recorders."""
     groups = _Groups(scene)
-    oldest: dict[GroupKey, dict[int, dict[int, FlightEntry]]] = defaultdict(lambda: defaultdict(dict))
+    oldest: dict[GroupKey, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     pairs: dict[int, tuple[Group, int, FlightEntry]] = {}
     for rank, member in scene.members.items():
         seen: set[str] = set()
@@ -238,22 +238,20 @@ def find_waiting(scene: Scene) -> Waiting:
                     pairs.setdefault(rank, (group, group.ranks[int(match[1])], entry))
             elif group is not None and entry.group not in seen:
                 seen.add(entry.group)
-                oldest[group.key][entry.sequence][rank] = entry
+                oldest[group.key][entry.sequence].append(rank)
     meetings: list[Meeting] = []
     for key in sorted(oldest):
         meetings += _meetings_of(scene, groups.built[key], oldest[key], len(meetings))
     meetings += _pairs(scene, pairs)
     onward: dict[Node, list[Node]] = defaultdict(list)
-    for index, meeting in enumerate(meetings):
-        for rank in meeting.waiting:
-            onward[rank].append(-1 - index)
-        onward[-1 - index] += (*meeting.behind, *meeting.stalled)
-        if meeting.previous is not None:
-            onward[-1 - index].append(-1 - meeting.previous)
     back: dict[Node, list[Node]] = defaultdict(list)
-    for node, others in onward.items():
-        for other in others:
-            back[other].append(node)
+    for index, meeting in enumerate(meetings):
+        node = -1 - index
+        before = [] if meeting.previous is None else [-1 - meeting.previous]
+        edges = [(rank, node) for rank in meeting.waiting] + [(node, other) for other in (*meeting.awaited, *before)]
+        for waiter, other in edges:
+            onward[waiter].append(other)
+            back[other].append(waiter)
     return Waiting(meetings=tuple(meetings), onward=dict(onward), back=dict(back))
 
 
@@ -276,7 +274,6 @@ def _pairs(scene: Scene, pairs: Mapping[int, tuple[Group, int, FlightEntry]]) ->
             key=(*group.key[:2], 2, rank, peer),
             ranks=(rank, peer),
             entered=dict.fromkeys(ranks, entry.sequence),
-            unknown=[] if are_both else [peer],
             completed=dict.fromkeys(ranks, -1),
         )
         yield Meeting(
@@ -284,44 +281,49 @@ def _pairs(scene: Scene, pairs: Mapping[int, tuple[Group, int, FlightEntry]]) ->
             name=clean(entry.name.partition(" ")[0], 80),  # without its peer: "nccl:send"
             sequence=entry.sequence,
             waiting=ranks,
-            behind=() if are_both else (peer,),
+            awaited=() if are_both else (peer,),
             previous=None,
             entries=dict.fromkeys(ranks, entry),
         )
 
 
-def _meetings_of(
-    scene: Scene, group: Group, by_sequence: dict[int, dict[int, FlightEntry]], start: int
-) -> Iterator[Meeting]:
-    """List a group's meetings, oldest first. Each names only the members that no earlier one misses: that is linear."""
+def _meetings_of(scene: Scene, group: Group, oldest: Mapping[int, list[int]], start: int) -> Iterator[Meeting]:
+    """List a group's meetings, oldest first. Each names only the members that no earlier one misses: that is linear.
+
+    Args:
+        scene: What was seen.
+        group: Process group.
+        oldest: Sequence number -> workers for which it is the group's oldest open collective.
+        start: Index of the first of these meetings among all.
+    """
     standing = sorted((number, rank) for rank, number in group.entered.items())
-    calls = _calls(scene, group, by_sequence)
-    at, is_missed = 0, False
-    for index, sequence in enumerate(sorted(by_sequence)):
-        behind = []
+    calls = _calls(scene, group, oldest)
+    unseen = [rank for rank in group.unknown if scene.seat(rank) != "communication"]
+    at, previous = 0, None
+    for index, sequence in enumerate(sorted(oldest), start):
+        awaited, entries = list[int](), calls[sequence]
         while at < len(standing) and standing[at][0] < sequence:
-            behind.append(standing[at][1])
+            awaited.append(standing[at][1])
             at += 1
-        entries, older = calls[sequence] | by_sequence[sequence], list[int]()
-        names = [entry.name for entry in by_sequence[sequence].values()]
-        finished = _finished(group, sequence, names[0]) if scene.from_dumps and not behind else ()
-        if not behind and not is_missed and not finished:
-            behind = [rank for rank in group.unknown if not _seems_to_be_there(scene, rank)]
-        if not behind and not is_missed and scene.from_dumps:  # what was enqueued first is finished first
+        name = mode(sorted(entries[rank].name for rank in oldest[sequence]))
+        finished = _finished(group, sequence, name) if scene.from_dumps and not awaited else ()
+        if not awaited and previous is None and not finished:
+            awaited = unseen
+        is_missed = previous is not None or bool(awaited)
+        if scene.from_dumps and not is_missed:  # what was enqueued first is finished first
             open_at = {rank: scene.members[rank].open for rank in entries if group.completed.get(rank, -1) < sequence}
-            older = [rank for rank, some in open_at.items() if some and some[0] is not entries[rank]]
+            awaited = [rank for rank, some in open_at.items() if some and some[0] is not entries[rank]]
         yield Meeting(
             group=group,
-            name=clean(max(sorted(set(names)), key=names.count), 80),
+            name=clean(name, 80),
             sequence=sequence,
-            waiting=tuple(sorted(by_sequence[sequence])),
-            behind=tuple(sorted(behind)),
-            previous=start + index - 1 if is_missed else None,
+            waiting=tuple(sorted(oldest[sequence])),
+            awaited=tuple(sorted(awaited)),
+            previous=previous,
             entries=entries,
             finished=finished,
-            stalled=tuple(older),
         )
-        is_missed = is_missed or bool(behind)
+        previous = index if is_missed else None
 
 
 def _calls(scene: Scene, group: Group, sequences: Iterable[int]) -> dict[int, dict[int, FlightEntry]]:
@@ -329,16 +331,10 @@ def _calls(scene: Scene, group: Group, sequences: Iterable[int]) -> dict[int, di
     found: dict[int, dict[int, FlightEntry]] = {number: {} for number in sequences}
     for rank in group.ranks:
         flight = scene.members[rank].now.flight if rank in scene.members else None
-        for entry in (*flight.recent, *flight.open) if flight is not None else ():
+        for entry in (*flight.recent, *reversed(flight.open)) if flight is not None else ():
             if _is_of(entry, group.key[0]) and entry.sequence in found:
                 found[entry.sequence][rank] = entry
     return found
-
-
-def _seems_to_be_there(scene: Scene, rank: int) -> bool:
-    """True if a worker that could not be asked is not stopped, and its stack ends in a collective."""
-    member = scene.members.get(rank)
-    return member is not None and member.seat == "communication" and not member.is_stopped
 
 
 def _finished(group: Group, sequence: int, name: str) -> tuple[int, ...]:
