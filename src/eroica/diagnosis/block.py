@@ -45,6 +45,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
         kind: A process beside the job, a setting, the job's own helper processes, a thread with the interpreter lock,
             a link, a pipeline stage, or ("late") nobody: the sentence says to which collectives the workers come last.
         subject: Start of the sentence, with its verb; the culprit in a few words.
+        ending: End of the sentence; "" for the time that the block takes.
         evidence: Sentences, one measurement each.
         next_step: Advice; "" for that of the catalog.
         resource: Its use, where it was measured itself.
@@ -53,6 +54,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["process", "setting", "helpers", "thread", "link", "stage", "late"]
     subject: str
+    ending: str = ""
     evidence: tuple[str, ...] = ()
     next_step: str = ""
     resource: ResourceUse | None = None

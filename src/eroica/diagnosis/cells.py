@@ -62,10 +62,8 @@ def list_cells(view: View) -> dict[Cell, list[int]]:
 
 def enters_collective(stack: Sequence[str]) -> bool:
     """Return True if a stack ends where a collective is entered, or where the autograd engine is waited for."""
-    if not stack:
-        return False
-    enters = _COLLECTIVES in stack[-1] and not stack[-1].startswith(_PICKLING)
-    return is_engine_frame(stack[-1]) or enters
+    leaf = stack[-1] if stack else ""
+    return is_engine_frame(leaf) or (_COLLECTIVES in leaf and not leaf.startswith(_PICKLING))
 
 
 def rows_by_frame(keys: Sequence[FunctionKey], rows: Sequence[int]) -> dict[tuple[int, ...], str]:

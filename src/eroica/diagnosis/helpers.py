@@ -113,6 +113,7 @@ def _crowd(view: View, crowd: list[int], focus: Focus, lost_us: float, taken_W: 
     culprit = Culprit(
         kind="helpers",
         subject=f"{who} take the cores of {where} from the training threads, most of all in {focus.label}",
+        ending=f": iterations take {view.now_and_before}.",
         evidence=(
             f"{who} use {taken} of core time per iteration and worker{than}; {where} has {cores:.0f} cores for the "
             "job, and they are all busy.",
@@ -178,9 +179,12 @@ def _lock_block(view: View, rows: list[int], late: Block, holder: Focus, busy_W:
     busy, running = percent(float(busy_W[members].mean())), float(use_of_core(view.fleet, rows)[members].mean())
     whose = name_workers([view.fleet.ranks[worker] for worker in late.workers])
     each = "each of " if len(members) > 1 else ""
+    now, usual = format_ms(late.mean_us), format_ms(late.reference_us)
+    compared = f"took {usual} before" if late.reference == "baseline" else f"takes {usual} elsewhere"
     culprit = Culprit(
         kind="thread",
         subject=f"Another thread of {each}{whose} computes in {holder.label} and holds Python's interpreter lock",
+        ending=f": what {compared} takes the training thread {now} of each {view.now_text} iteration.",
         evidence=(
             f"Another thread computes in {holder.label} and uses {busy} of a core; it and the training thread share "
             "one interpreter lock.",

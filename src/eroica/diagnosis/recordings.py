@@ -70,6 +70,7 @@ def find_idle_devices(view: View) -> Iterator[Block]:
         kind="late",
         subject=f"The device{'s' if len(members) > 1 else ''} of {who} {verb(members, 'waits', 'wait')} for the host "
         f"{format_ms(mean_us)} of each {view.now_text} iteration, most of all in {where}{inside}",
+        ending=".",
         evidence=(
             f"The device has no work for {share} of the iteration, at most {percent(view.settings.expected_host)} is "
             "expected.",
@@ -313,6 +314,7 @@ def _told(view: View, chain: Chain, rows: list[int], at: Places, each_us: float,
         kind="late",
         subject=f"{who} come{ending} last to {which}: {waits} {format_ms(each_us)} of each {view.now_text} "
         f"iteration for {whom}, up to {format_ms(float(chain.wait_us[:, at].max()))} at once; {why}",
+        ending=".",
         evidence=tuple(evidence),
         doubt=0.5 if is_older and view.iterations == 1 else 1.0,
     )

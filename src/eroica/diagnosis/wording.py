@@ -56,7 +56,9 @@ def _what(view: View, cause: Cause) -> str:
     if cause.cause == PLANNED:
         return _planned(view, block, iteration)
     if block.culprit is not None:
-        return _culprit(view, block, iteration)
+        inside = f", most of all in {block.focus.name}" if block.focus.functions else ""
+        more = f"; that is {format_ms(block.excess_us)} of each {iteration} iteration{inside}."
+        return f"{block.culprit.subject}{block.culprit.ending or more}"
     if block.cell == "process":
         return _held(view, block)
     if block.cell == "collectives":
@@ -93,26 +95,6 @@ def _subject(view: View, block: Block) -> tuple[str, str]:
         return together.get(len(ranks), (f"All {len(ranks)} workers", ""))
     who, is_one = name_accused(view, block.workers, capital=True)
     return who, "s" if is_one else ""
-
-
-def _culprit(view: View, block: Block, iteration: str) -> str:
-    culprit = block.culprit
-    assert culprit is not None
-    now, before = format_ms(block.mean_us), format_ms(block.reference_us)
-    if culprit.kind == "helpers":
-        return f"{culprit.subject}: iterations take {view.now_and_before}."
-    if culprit.kind == "thread":
-        compared = f"took {before} before" if block.reference == "baseline" else f"takes {before} elsewhere"
-        return f"{culprit.subject}: what {compared} takes the training thread {now} of each {iteration} iteration."
-    if culprit.kind == "link":
-        return f"{culprit.subject}; the others wait in each {iteration} iteration."
-    if culprit.kind == "stage":
-        return f"{culprit.subject}: the stages are cut unequally, and no worker is to blame."
-    if culprit.kind == "late":
-        return f"{culprit.subject}."
-    more = format_ms(block.excess_us)
-    inside = f", most of all in {block.focus.name}" if block.focus.functions else ""
-    return f"{culprit.subject}; that is {more} of each {iteration} iteration{inside}."
 
 
 def _held(view: View, block: Block) -> str:
@@ -297,8 +279,6 @@ def _waiting(view: View, block: Block) -> list[str]:
     """State who waits: time in collectives on both sides, and the share of the blame."""
     accused = list(block.workers)
     others = sorted(set(range(view.workers)).difference(accused))
-    if not others:
-        return []
     theirs, own = (format_ms(float(view.wait_us[side].mean())) for side in (others, accused))
     told = [f"The others spend {theirs} per iteration in collectives, {name_affected(view, accused)} {own}."]
     arrivals = view.suspects.arrivals
