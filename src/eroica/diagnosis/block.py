@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.frames import NOTHING, Activity, Focus
+from eroica.diagnosis.frames import HALF, NOTHING, Activity, Focus
 from eroica.model.verdict import ResourceUse
 
 Floats = NDArray[np.float64]
@@ -107,7 +107,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         core: Use of a core in the rows, 0-1; NaN where too few samples tell.
         allowed: Share of the time in which the thread did not stand in the run queue, 0-1.
         on_disk: Share of the time in the uninterruptible wait for a disk, 0-1.
-        waits_for_read: The rows wait for storage or a network.
         elsewhere: Where the named function runs if not in the training thread: "a loader process", "another thread".
         more_work: Share of the operators' time that more executions account for; NaN without a reference.
         slower: The same for longer executions.
@@ -129,7 +128,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     core: float = np.nan
     allowed: float = 1.0
     on_disk: float = 0.0
-    waits_for_read: bool = False
     elsewhere: str = ""
     more_work: float = np.nan
     slower: float = np.nan
@@ -145,6 +143,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     caller: Caller | None = None
     operator: str = ""
     planned: tuple[Growth, ...] = ()
+
+    @property
+    def waits_for_read(self) -> bool:
+        """True if rows wait for storage or a network; without a use of a core, only frames that read a socket tell."""
+        if np.isnan(self.core):
+            return self.activity in ("network", "service")
+        is_read = self.activity in ("network", "service", "file") or self.on_disk >= 0.4  # whatever the frames say
+        return is_read and min(self.core / max(self.allowed, 0.05), 1.0) < HALF  # some time every thread gets
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -20,8 +20,8 @@ from eroica.diagnosis.block import Block, Culprit, Facts
 from eroica.diagnosis.frames import HALF, LARGE_PART, Focus, activity_of, find_focus
 from eroica.diagnosis.links import CORROBORATION, LEAST_STRENGTH
 from eroica.diagnosis.loaders import busy_in_threads
-from eroica.diagnosis.operators import FULL, OF_LOSS, host_fact, queued_share
-from eroica.diagnosis.outliers import find_outliers, use_of_core
+from eroica.diagnosis.operators import FULL, OF_LOSS, host_fact, queued_share, weighted_mean
+from eroica.diagnosis.outliers import find_outliers
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import SURE
@@ -176,7 +176,8 @@ def find_lock_holders(view: View) -> Iterator[Block]:
 
 def _lock_block(view: View, rows: list[int], late: Block, holder: Focus, busy_W: Floats) -> Block:
     members = list(late.workers)
-    busy, running = percent(float(busy_W[members].mean())), float(use_of_core(view.fleet, rows)[members].mean())
+    fleet, busy = view.fleet, percent(float(busy_W[members].mean()))
+    running = weighted_mean(fleet.pattern[rows][:, members, 1].ravel(), fleet.critical_us[rows][:, members].ravel())
     whose = name_workers([view.fleet.ranks[worker] for worker in late.workers])
     each = "each of " if len(members) > 1 else ""
     now, usual = format_ms(late.mean_us), format_ms(late.reference_us)

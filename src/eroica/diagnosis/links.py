@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import HALF, MOST, whole_rows
+from eroica.diagnosis.frames import HALF, MOST, Focus
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import FEW, format_ms, join_names, name_workers, short_name, verb
@@ -95,7 +95,7 @@ def longer_collectives(view: View, rows: list[int], now_I: Floats, usual_us: flo
     return Block(
         cell="collectives",
         rows=tuple(rows),
-        focus=whole_rows(heaviest_name(view, rows), rows),
+        focus=whole_rows(view, rows),
         workers=tuple(range(view.workers)),
         scope="all",
         reference="baseline",
@@ -107,9 +107,10 @@ def longer_collectives(view: View, rows: list[int], now_I: Floats, usual_us: flo
     )
 
 
-def heaviest_name(view: View, rows: Sequence[int]) -> str:
-    """Return the name of the row with most critical time."""
-    return view.fleet.keys[max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))].name
+def whole_rows(view: View, rows: Sequence[int]) -> Focus:
+    """Name rows as they are, without a frame, by the one with most critical time."""
+    heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))
+    return Focus(name=view.fleet.keys[heaviest].name, functions=tuple(rows))
 
 
 def _link_culprit(view: View, link: SlowLink) -> Culprit:
@@ -221,7 +222,7 @@ def _of_groups(view: View, family: Family, found: _Slow, usual: list[GroupPaths]
     return Block(
         cell="collectives",
         rows=rows,
-        focus=whole_rows(family.name, rows),
+        focus=Focus(name=family.name, functions=rows),
         workers=workers,
         scope="all" if len(workers) == view.workers else "some",
         reference="peers",

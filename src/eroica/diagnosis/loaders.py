@@ -49,16 +49,14 @@ def busy_share(fleet: Fleet) -> Floats:
     return np.asarray(np.divide(busy_W, all_W, out=np.full(all_W.shape, np.nan), where=all_W > 0))
 
 
-def find_loading_function(view: View, rows: Sequence[int], late: Block) -> Focus:
-    """Return the function to name for a longer wait in the loader's next.
+def find_loading_function(
+    view: View, rows: Sequence[int], members: Sequence[int], inside: Focus | None, excess_R: Floats, time_R: Floats
+) -> Focus:
+    """Return the function to name for a longer wait of some workers in the loader's next.
 
-    The user's own function inside next comes first, then what keeps the loader's processes or another thread busy, then
-    a library's function below next, at last next itself.
+    The user's own function `inside` next comes first, then what keeps the loader's processes or another thread busy,
+    then a library's function below next, at last next itself.
     """
-    members = list(late.workers)
-    time_R = view.fleet.critical_us[list(rows)][:, members].mean(axis=1)
-    excess_R = time_R - reference_of_rows(view, rows, late)
-    inside = find_focus(view.fleet.keys, rows, excess_R, time_R)
     if inside is not None and inside.is_own and inside.is_specific and not _is_around_next(view, inside):
         return inside
     below = _library_below_next(view, rows, excess_R, time_R)

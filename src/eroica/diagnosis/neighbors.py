@@ -121,7 +121,7 @@ def _on_host(view: View, here: _Host, block: Block, factor: float) -> _Taken | N
     if more < max(HALF * cores, _LEAST_CORES) or not (is_queued or is_full):
         return None
     own = here.here[0]
-    clause = name_use(here.newcomers(), fact(own, "cores_outside"), fact(own, "cpu_count"))
+    clause = _name_use(here.newcomers(), fact(own, "cores_outside"), fact(own, "cpu_count"))
     if HALF <= unseen > more / 2:
         clause = f"processes that cannot be seen from here use {fact(own, 'cores_unseen'):.1f} cores"
     compared = "there is nothing to compare with" if usual is None else f"usually such processes use {usual:.1f}"
@@ -156,35 +156,29 @@ def _on_device(view: View, here: _Host, block: Block, factor: float) -> _Taken |
     named = sorted({one.pid: one for some in beside for one in some}.values(), key=lambda one: -one.device_utilization)
     devices = " and ".join(sorted({one.device for one in named}))
     text = ", ".join(
-        f"{list_processes([one])} uses {percent(one.device_utilization)} of {one.device}'s time" for one in named[:FEW]
+        f"{_list_processes([one])} uses {percent(one.device_utilization)} of {one.device}'s time" for one in named[:FEW]
     )
     what = (
         f"On {here.name} {text}; the job's own processes aside, devices of workers that are not slow give others "
         f"{percent(usual)} of their time."
     )
-    return _Taken(what, f"{list_processes(named)} on {devices} of {here.name}", min(more / max(lost, 1e-9), 1.0))
+    return _Taken(what, f"{_list_processes(named)} on {devices} of {here.name}", min(more / max(lost, 1e-9), 1.0))
 
 
 def _device_share(neighbors: Iterable[Neighbor]) -> float:
     return sum(one.device_utilization for one in neighbors if one.device)
 
 
-def list_processes(neighbors: Sequence[Neighbor]) -> str:
+def _list_processes(neighbors: Sequence[Neighbor]) -> str:
     """Return processes by name and id."""
     named = [f"{one.name} (pid {one.pid})" for one in neighbors[:FEW]]
     return join_names([*named, *(["others"] if len(neighbors) > FEW else [])])
 
 
-def name_use(neighbors: Sequence[Neighbor], total: float, cores: float) -> str:
-    """Return which processes use how many of a host's cores, as a clause.
-
-    Args:
-        neighbors: Processes to name.
-        total: Cores of all processes beside the job.
-        cores: Cores of the host, 0 if unknown.
-    """
+def _name_use(neighbors: Sequence[Neighbor], total: float, cores: float) -> str:
+    """Return which processes use how many of the cores of a host (0 if unknown), as a clause."""
     named, of_all = sum(one.cpu_cores for one in neighbors), f" of {cores:.0f}" if cores else ""
     if named < 0.6 * total:
-        among = f", {list_processes(neighbors)} among them," if neighbors else ""
+        among = f", {_list_processes(neighbors)} among them," if neighbors else ""
         return f"many small processes{among} use {total:.1f}{of_all} cores"
-    return f"{list_processes(neighbors)} use{'s' if len(neighbors) == 1 else ''} {named:.1f}{of_all} cores"
+    return f"{_list_processes(neighbors)} use{'s' if len(neighbors) == 1 else ''} {named:.1f}{of_all} cores"

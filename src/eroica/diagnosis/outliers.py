@@ -18,7 +18,6 @@ from eroica.diagnosis.block import Block, Reference
 from eroica.diagnosis.frames import MOST
 from eroica.diagnosis.view import View
 from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
-from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -141,15 +140,6 @@ def stands_out(view: View, excess: Excess, ratio: float, strength: float, least:
     least_us = least * view.iteration_us
     floor_W = np.maximum(least_us, ratio * view.strictness * np.nan_to_num(excess.reference_us))
     return np.asarray((amount_W >= floor_W) & (excess.strength >= strength * view.strictness), dtype=np.bool_)
-
-
-def use_of_core(fleet: Fleet, rows: Sequence[int]) -> Floats:
-    """Return the mean use of a core in some rows, 0-1; NaN where too few samples tell. float64 [W]."""
-    samples_RW = fleet.samples[list(rows)]
-    time_RW = np.where(samples_RW > 0, fleet.critical_us[list(rows)], 0.0)
-    used_W = (np.nan_to_num(fleet.pattern[list(rows), :, 1]) * time_RW).sum(axis=0)
-    share_W = np.clip(used_W / np.maximum(time_RW.sum(axis=0), 1e-9), 0.0, 1.0)
-    return np.where(samples_RW.sum(axis=0) >= FEWEST_SAMPLES, share_W, np.nan)
 
 
 def _most(view: View, steady_WI: Floats, excess: Excess, over_W: Flags, source: Reference) -> Iterator[Block]:

@@ -287,10 +287,8 @@ def _function(view: View, workers: list[int], each_us: float) -> tuple[Focus, Ce
         return NOTHING, "late"
     row, key = order[0], keys[order[0]]
     focus = focus_on_row(keys, row, float(over_F[row]) / each_us)
-    if key.phase == "input":
-        return focus, "input"
     cells: dict[str, Cell] = {"python": "python", "gc": "collections"}
-    return focus, cells.get(key.kind, "late")
+    return focus, "input" if key.phase == "input" else cells.get(key.kind, "late")
 
 
 def _told(view: View, chain: Chain, rows: list[int], at: Places, each_us: float, focus: Focus) -> Culprit:

@@ -19,18 +19,8 @@ from numpy.typing import NDArray
 from eroica.diagnosis.block import MANY_MORE_CALLS, Block, Cell, Facts, Reference
 from eroica.diagnosis.cells import list_cells, rows_by_frame, with_caller
 from eroica.diagnosis.facts import with_facts
-from eroica.diagnosis.frames import (
-    HALF,
-    LARGE_PART,
-    MOST,
-    NOTHING,
-    Focus,
-    activity_of,
-    find_focus,
-    is_own_frame,
-    whole_rows,
-)
-from eroica.diagnosis.links import find_slow_transfers, heaviest_name, longer_collectives
+from eroica.diagnosis.frames import HALF, LARGE_PART, MOST, NOTHING, activity_of, find_focus, is_own_frame
+from eroica.diagnosis.links import find_slow_transfers, longer_collectives, whole_rows
 from eroica.diagnosis.loaders import find_loading_function, join_equally_slow, reference_of_rows
 from eroica.diagnosis.operators import held_share, queued_share
 from eroica.diagnosis.outliers import FEW_ITERATIONS, LEAST_AGREEMENT, LEAST_RATIO, find_outliers, time_above
@@ -110,7 +100,11 @@ def _in_cells(view: View, cells: _Cells) -> Iterator[Block]:
 
 def _block(view: View, cell: Cell, rows: Sequence[int], late: Block) -> Block | None:
     """Build the block of some workers' excess in a group of rows; None if no function can be named for it."""
-    focus = find_loading_function(view, rows, late) if cell == "input" else _focus(view, rows, late)
+    time_R = view.fleet.critical_us[list(rows)][:, list(late.workers)].mean(axis=1)
+    excess_R = np.maximum(time_R - reference_of_rows(view, rows, late), 0.0)
+    focus = find_focus(view.fleet.keys, rows, excess_R, time_R)
+    if cell == "input":
+        focus = find_loading_function(view, rows, late.workers, focus, excess_R, time_R)
     if focus is None:
         return None
     if cell in ("collections", "memory", "operators", "launches"):
@@ -118,12 +112,6 @@ def _block(view: View, cell: Cell, rows: Sequence[int], late: Block) -> Block | 
     elif cell == "python" and focus.is_specific:
         rows = focus.functions
     return msgspec.structs.replace(late, cell=cell, rows=tuple(rows), focus=focus)
-
-
-def _focus(view: View, rows: Sequence[int], late: Block) -> Focus | None:
-    time_R = view.fleet.critical_us[list(rows)][:, list(late.workers)].mean(axis=1)
-    excess_R = np.maximum(time_R - reference_of_rows(view, rows, late), 0.0)
-    return find_focus(view.fleet.keys, rows, excess_R, time_R)
 
 
 def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
@@ -253,7 +241,7 @@ def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
     yield Block(
         cell="collections",
         rows=tuple(rows),
-        focus=whole_rows(heaviest_name(view, rows), rows),
+        focus=whole_rows(view, rows),
         workers=tuple(range(view.workers)) if is_of_all else (),
         scope="all" if is_of_all else "rotating",
         reference="baseline" if view.suspects.baseline is not None else "expectation",
@@ -342,7 +330,7 @@ def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
     past = view.suspects.baseline
     if past is None or not rows or not view.is_slow or view.workers < 2:
         return
-    name = heaviest_name(view, rows)
+    name = whole_rows(view, rows).name
     calls, before = _calls(view.fleet, name), _calls(past, name)
     own_us = float(
         np.nanmax(view.fleet.busy_us.mean(axis=1) - view.suspects.then(lambda one: one.busy_us.mean(axis=1)))
