@@ -24,13 +24,10 @@ Cell = Literal["input", "python", "collections", "memory", "operators", "launche
 _KINDS: dict[Cell, FindingKind] = {
     "input": "python",
     "python": "python",
-    "collections": "other",
     "memory": "memory",
     "operators": "compute",
-    "launches": "other",
     "collectives": "collective",
     "process": "compute",
-    "late": "other",
 }
 
 
@@ -92,11 +89,6 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     focus: Focus
     own_us: float
     usual_us: float
-
-    @property
-    def excess_us(self) -> float:
-        """Time beyond the reference."""
-        return self.own_us - self.usual_us
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,7 +183,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def kind(self) -> FindingKind:
         """Kind of the named function in the verdict."""
-        return _KINDS[self.cell]
+        return _KINDS.get(self.cell, "other")
 
     @property
     def excess_us(self) -> float:

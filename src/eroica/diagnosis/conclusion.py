@@ -277,6 +277,6 @@ def _describe_absence(view: View, absent_us: float) -> str:
 
 
 def _wait(view: View, absent_us: float) -> str:
-    longer = f" longer than {view.back_then}" if view.suspects.baseline is not None else ""
+    longer = f" longer than in the {view.past_window}" if view.suspects.baseline is not None else ""
     each = f"{format_ms(absent_us)} of each {view.now_text} iteration"
     return f"All workers that reported wait in collectives, {each}{longer}"

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Growth
 from eroica.diagnosis.frames import MOST, Activity, activity_of
-from eroica.diagnosis.loaders import where_it_runs
 from eroica.diagnosis.operators import Source, held_share, host_fact, queued_share, weighted_mean
 from eroica.diagnosis.outliers import FEWEST_SAMPLES
 from eroica.diagnosis.view import View
@@ -23,6 +22,8 @@ _DATA, _WITH_DATA = (
     ("batches", "passes", "samples", "elements", "tensors"),
     frozenset({"input", "forward", "backward", "other"}),
 )
+#: Where functions run that are not the training thread's.
+_WHERE = {"loader": "a loader process", "child": "a process that the worker has started"}
 #: A quantity has grown from this factor on. What it explains may have grown by so many times as much.
 _LEAST_GROWTH, _BEYOND = 1.1, 1.5
 
@@ -125,7 +126,7 @@ def _of_python(view: View, block: Block, workers: list[int]) -> dict[str, object
         "core": core,
         "allowed": float(np.clip(1.0 - np.nan_to_num(queued), 0.0, 1.0)),
         "on_disk": min(float(on_disk.mean()), 1.0) if on_disk.size else 0.0,
-        "elsewhere": where_it_runs(view, rows) if block.is_elsewhere else "",
+        "elsewhere": _WHERE.get(view.fleet.keys[rows[0]].thread, "another thread") if block.is_elsewhere else "",
     }
 
 

@@ -65,7 +65,10 @@ def find_helpers(view: View) -> Iterator[Block]:
     if past is None or not view.is_slow or not before_us or before_us >= view.iteration_us:
         return
     lost_us = view.iteration_us - before_us
-    taken_W, queued_W = (measure(fleet) - view.suspects.then(measure) for measure in (_taken_us, _queued_us))
+    taken_W, queued_W = (
+        measure(fleet) - view.suspects.then(measure)
+        for measure in (_taken_us, lambda one: queued_share(one) * one.iteration_us.mean(axis=1))
+    )
     carried_us = 0.0
     if not fleet.has_accelerator:
         carried_us = max(float(fleet.wait_us.min(axis=0).mean() - past.wait_us.min(axis=0).mean()), 0.0)
@@ -94,11 +97,6 @@ def _taken_us(fleet: Fleet) -> Floats:
     own_H = np.bincount(home_W, weights=host_fact(fleet, "cores_worker"))
     cores_W = np.fmax(host_fact(fleet, "cores_job"), own_H[home_W]) / np.bincount(home_W)[home_W]
     return np.asarray(cores_W * fleet.iteration_us.mean(axis=1) - used_W)
-
-
-def _queued_us(fleet: Fleet) -> Floats:
-    """Return the time in which training threads are ready without a core; NaN where unknown. float64 [W]."""
-    return np.asarray(queued_share(fleet) * fleet.iteration_us.mean(axis=1))
 
 
 def _crowd(view: View, crowd: list[int], focus: Focus, lost_us: float, taken_W: Floats, queued_W: Floats) -> Block:
@@ -227,8 +225,8 @@ def _own_us(fleet: Fleet) -> Floats:
 def _idle_us(fleet: Fleet) -> Floats:
     """Return the part of the training thread's own time in which it does not run. float64 [W]."""
     rows = _would_run(fleet)
-    used_W = (fleet.critical_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1], nan=1.0)).sum(axis=0)
-    return np.asarray(_own_us(fleet) - used_W)
+    idle_RW = 1 - np.nan_to_num(fleet.pattern[rows, :, 1], nan=1.0)
+    return np.asarray((fleet.critical_us[rows] * idle_RW).sum(axis=0))
 
 
 def _busy_beside(fleet: Fleet) -> Floats:

@@ -118,7 +118,6 @@ def _link_culprit(view: View, link: SlowLink) -> Culprit:
     if link.way == "path":
         whose = f"The network path from {link.hosts[0]} to {link.hosts[-1]}"
     usual = max((flow.busy_share for flow in link.others), default=0.0)
-    others = sorted(link.others, key=lambda flow: flow.rate)[:2]
     sent = sum(flow.retransmits for flow in link.slow), sum(flow.retransmits for flow in link.others)
     return Culprit(
         kind="link",
@@ -130,7 +129,6 @@ def _link_culprit(view: View, link: SlowLink) -> Culprit:
         ending=f"; the others wait in each {view.now_text} iteration.",
         evidence=(
             *(f"{_described(flow)}." for flow in link.slow),
-            *(f"For comparison: {_described(flow)}." for flow in others),
             f"Segments sent again: {sent[0]:.0f} on the slow flows, {sent[1]:.0f} on the others.",
         ),
         resource=ResourceUse(

@@ -33,8 +33,6 @@ _IDLE_FILES = frozenset(
 
 def is_idle_stack(stack: Sequence[str]) -> bool:
     """Return True if a loader process with this stack waits for orders or for room."""
-    if not stack:
-        return True
     files = [split_frame(entry).file for entry in stack]
     loop = max((at for at, file in enumerate(files) if file.endswith(_WORKER_LOOP)), default=-1)
     inner = files[loop + 1 :] if loop >= 0 else files[-1:]
@@ -133,14 +131,6 @@ def busy_in_threads(view: View, members: Sequence[int], roles: Collection[Thread
     if found is None or view.fleet.total_us[list(found.functions)][:, list(members)].sum(axis=0).mean() < least:
         return None
     return found
-
-
-def where_it_runs(view: View, rows: Sequence[int]) -> str:
-    """Return where functions run that are not the training thread's."""
-    threads = {view.fleet.keys[row].thread for row in rows}
-    if "loader" in threads:
-        return "a loader process"
-    return "a process that the worker has started" if "child" in threads else "another thread"
 
 
 def _busiest(view: View, rows: list[int], members: Sequence[int]) -> Focus | None:

@@ -140,7 +140,7 @@ def describe_turns(view: View) -> str:
 
     Stages of a pipeline wait for each other however even their work is.
     """
-    arrivals, is_pipeline = view.suspects.arrivals, view.is_pipeline
+    arrivals, is_pipeline = view.suspects.arrivals, len({*view.stages} - {None}) > 1
     waited_us, most_us = float(arrivals.waited_us.sum()), float(arrivals.blamed_us.sum(axis=1).max(initial=0.0))
     each_us = float(view.wait_us.mean()) if is_pipeline else waited_us / max(view.iterations * (view.workers - 1), 1)
     is_of_one = most_us > (1 / view.workers + BEYOND_CHANCE) * waited_us and not is_pipeline

@@ -164,11 +164,6 @@ class View(msgspec.Struct, eq=False, dict=True):
         return tuple(stages_of(self.fleet.patterns))
 
     @property
-    def is_pipeline(self) -> bool:
-        """True if workers are stages of a pipeline: they wait while it fills and drains, however fast it is."""
-        return len({*self.stages} - {None}) > 1
-
-    @property
     def baseline_us(self) -> float | None:
         """Mean iteration of the baseline window, else of the job's best stretch; None if nobody knows.
 
@@ -185,11 +180,6 @@ class View(msgspec.Struct, eq=False, dict=True):
     def past_window(self) -> str:
         """Name of the baseline window in sentences: healthy, unless that is not sure."""
         return "baseline window" if self.context.is_past_doubted else "healthy window"
-
-    @property
-    def back_then(self) -> str:
-        """Time of the baseline window in sentences."""
-        return "in the baseline window" if self.context.is_past_doubted else "when the job was healthy"
 
     @property
     def stated_baseline_us(self) -> float | None:

@@ -78,7 +78,7 @@ def _planned(view: View, block: Block, iteration: str) -> str:
     where = "collectives" if block.cell == "collectives" else block.focus.label
     return (
         f"{since}, {grown}. That is a planned change, no fault: {where} takes {format_ms(block.mean_us)} of each "
-        f"{iteration} iteration, against {format_ms(block.reference_us)} {view.back_then}."
+        f"{iteration} iteration, against {format_ms(block.reference_us)} in the {view.past_window}."
     )
 
 
@@ -133,6 +133,7 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
     )
     time, more = f"{format_ms(block.mean_us)} of each {iteration} iteration{each}", format_ms(block.excess_us)
     name, there, caller = block.focus.label, block.facts.elsewhere, block.facts.caller
+    times = f"{block.mean_us / max(block.reference_us, 1e-9):.1f} times"
     meanwhile = f", most of it while {caller.focus.label} runs" if caller is not None else ""
     data = f"{who} wait{ending} {time} for data that {name}"
     sentences = {
@@ -151,8 +152,8 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
         "python-on-critical-path": f"{who} wait{ending} {time} for {name}, which runs in {there}"
         if there
         else f"{who} spend{ending} {time} in the Python function {name}",
-        "compute-slow": f"{who} compute{ending} the same operators {_times(block)} as slowly{_by(block)}",
-        "cpu-contention": f"{who} compute{ending} {_times(block)} as slowly, with threads that wait for a core",
+        "compute-slow": f"{who} compute{ending} the same operators {times} as slowly{_by(block)}",
+        "cpu-contention": f"{who} compute{ending} {times} as slowly, with threads that wait for a core",
         "load-imbalance": f"{who} run{ending} {more} more work per {iteration} iteration, at full speed{_by(block)}",
     }
     if cause.cause == UNKNOWN and block.cell == "operators":
@@ -167,10 +168,6 @@ def _by(block: Block) -> str:
     return f"{operator}{caller}"
 
 
-def _times(block: Block) -> str:
-    return f"{block.mean_us / max(block.reference_us, 1e-9):.1f} times"
-
-
 def _rest(view: View, block: Block) -> str:
     """Return the end of the sentence: the workers that wait, or the time in the baseline window."""
     others = view.workers - len(block.workers)
@@ -183,7 +180,7 @@ def _rest(view: View, block: Block) -> str:
         return f"; the other {f'{others} workers wait' if others > 1 else 'worker waits'} for {whom}."
     if block.reference == "baseline":
         before = format_ms(block.reference_us) if block.reference_us >= 10.0 else "nothing"
-        return f", against {before} {view.back_then}."
+        return f", against {before} in the {view.past_window}."
     return "."
 
 
