@@ -37,7 +37,7 @@ def test_a_smaller_cause_is_not_accused_of_what_somebody_missing_may_cost(accele
     verdict = without_worker_7(seed, accelerator, [SlowLoader((7,), 40), SlowLoader((5,), 8)])
     assert verdict.verdict == "undetermined"
     assert "worker 7 did not report" in verdict.summary
-    assert "longer than when the job was healthy" in verdict.summary
+    assert "longer than in the healthy window" in verdict.summary
 
 
 @seeds

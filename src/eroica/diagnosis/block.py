@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.diagnosis.frames import NOTHING, Activity, Focus
+from eroica.diagnosis.frames import HALF, NOTHING, Activity, Focus
 from eroica.model.verdict import ResourceUse
 
 Floats = NDArray[np.float64]
@@ -24,13 +24,10 @@ Cell = Literal["input", "python", "collections", "memory", "operators", "launche
 _KINDS: dict[Cell, FindingKind] = {
     "input": "python",
     "python": "python",
-    "collections": "other",
     "memory": "memory",
     "operators": "compute",
-    "launches": "other",
     "collectives": "collective",
     "process": "compute",
-    "late": "other",
 }
 
 
@@ -45,6 +42,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
         kind: A process beside the job, a setting, the job's own helper processes, a thread with the interpreter lock,
             a link, a pipeline stage, or ("late") nobody: the sentence says to which collectives the workers come last.
         subject: Start of the sentence, with its verb; the culprit in a few words.
+        ending: End of the sentence; "" for the time that the block takes.
         evidence: Sentences, one measurement each.
         next_step: Advice; "" for that of the catalog.
         resource: Its use, where it was measured itself.
@@ -53,6 +51,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["process", "setting", "helpers", "thread", "link", "stage", "late"]
     subject: str
+    ending: str = ""
     evidence: tuple[str, ...] = ()
     next_step: str = ""
     resource: ResourceUse | None = None
@@ -91,11 +90,6 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     own_us: float
     usual_us: float
 
-    @property
-    def excess_us(self) -> float:
-        """Time beyond the reference."""
-        return self.own_us - self.usual_us
-
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of a block's workers and rows: everything that labels, gate and sentences read.
@@ -105,7 +99,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         core: Use of a core in the rows, 0-1; NaN where too few samples tell.
         allowed: Share of the time in which the thread did not stand in the run queue, 0-1.
         on_disk: Share of the time in the uninterruptible wait for a disk, 0-1.
-        waits_for_read: The rows wait for storage or a network.
         elsewhere: Where the named function runs if not in the training thread: "a loader process", "another thread".
         more_work: Share of the operators' time that more executions account for; NaN without a reference.
         slower: The same for longer executions.
@@ -127,7 +120,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     core: float = np.nan
     allowed: float = 1.0
     on_disk: float = 0.0
-    waits_for_read: bool = False
     elsewhere: str = ""
     more_work: float = np.nan
     slower: float = np.nan
@@ -143,6 +135,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     caller: Caller | None = None
     operator: str = ""
     planned: tuple[Growth, ...] = ()
+
+    @property
+    def waits_for_read(self) -> bool:
+        """True if rows wait for storage or a network; without a use of a core, only frames that read a socket tell."""
+        if np.isnan(self.core):
+            return self.activity in ("network", "service")
+        is_read = self.activity in ("network", "service", "file") or self.on_disk >= 0.4  # whatever the frames say
+        return is_read and min(self.core / max(self.allowed, 0.05), 1.0) < HALF  # some time every thread gets
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -183,7 +183,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def kind(self) -> FindingKind:
         """Kind of the named function in the verdict."""
-        return _KINDS[self.cell]
+        return _KINDS.get(self.cell, "other")
 
     @property
     def excess_us(self) -> float:

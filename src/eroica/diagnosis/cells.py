@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from eroica.diagnosis.block import Block, Caller, Cell, Reference
 from eroica.diagnosis.frames import MOST, activity_of, find_focus
 from eroica.diagnosis.loaders import is_idle_stack
-from eroica.diagnosis.operators import launching_rows, operators
+from eroica.diagnosis.operators import operators
 from eroica.diagnosis.view import View
 from eroica.localize.fleet import Fleet
-from eroica.model.pattern import BESIDE_INPUT, FunctionKey
+from eroica.model.pattern import BESIDE_INPUT, LAUNCHING, FunctionKey
 from eroica.summarize.phases import is_engine_frame
 
 _INPUT_KINDS = frozenset({"python", "compute", "memory", "other"})
@@ -55,17 +55,15 @@ def list_cells(view: View) -> dict[Cell, list[int]]:
             if (key.kind == "memory" if fleet.has_accelerator else key.name in _COPIES and key.phase != "input")
         ],
         "operators": [row for row in operators(fleet) if busy[row]],
-        "launches": [row for row in launching_rows(fleet) if busy[row]],
+        "launches": [row for row, key in keys if key.name == LAUNCHING],
         "collectives": [row for row, key in keys if key.kind == "collective"],
     }
 
 
 def enters_collective(stack: Sequence[str]) -> bool:
     """Return True if a stack ends where a collective is entered, or where the autograd engine is waited for."""
-    if not stack:
-        return False
-    enters = _COLLECTIVES in stack[-1] and not stack[-1].startswith(_PICKLING)
-    return is_engine_frame(stack[-1]) or enters
+    leaf = stack[-1] if stack else ""
+    return is_engine_frame(leaf) or (_COLLECTIVES in leaf and not leaf.startswith(_PICKLING))
 
 
 def rows_by_frame(keys: Sequence[FunctionKey], rows: Sequence[int]) -> dict[tuple[int, ...], str]:
@@ -165,6 +163,6 @@ def with_caller(view: View, block: Block) -> Block:
     caller = find_caller(view, block.workers, block.reference, host_us if is_of_host else inside_us)
     # stacks are sampled at a tenth of the operators' moments
     least = 0.2 if block.cell == "launches" or block.is_general else MOST
-    if caller is None or caller.excess_us < least * block.excess_us:
+    if caller is None or caller.own_us - caller.usual_us < least * block.excess_us:
         return block
     return msgspec.structs.replace(block, facts=msgspec.structs.replace(block.facts, caller=caller))

@@ -200,11 +200,6 @@ def _notes(view: View, causes: Sequence[Cause]) -> Iterator[str]:
         yield "No baseline window: changes that hit all workers alike can only be judged against expectation."
     if view.is_slow and not causes and not view.is_trace:
         yield from warn_of_settings(view, range(view.workers))
-    yield from _worker_notes(view)
-
-
-def _worker_notes(view: View) -> Iterator[str]:
-    """Yield each worker's own notes, equal ones together."""
     owners: dict[str, list[int]] = {}
     for pattern in view.fleet.patterns:
         for note in dict.fromkeys(pattern.notes):
@@ -284,6 +279,6 @@ def _describe_absence(view: View, absent_us: float) -> str:
 
 
 def _wait(view: View, absent_us: float) -> str:
-    longer = f" longer than {view.back_then}" if view.suspects.baseline is not None else ""
+    longer = f" longer than in the {view.past_window}" if view.suspects.baseline is not None else ""
     each = f"{format_ms(absent_us)} of each {view.now_text} iteration"
     return f"All workers that reported wait in collectives, {each}{longer}"

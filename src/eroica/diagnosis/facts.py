@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Growth
-from eroica.diagnosis.frames import HALF, MOST, Activity, activity_of
-from eroica.diagnosis.loaders import where_it_runs
+from eroica.diagnosis.frames import MOST, Activity, activity_of
 from eroica.diagnosis.operators import Source, held_share, host_fact, queued_share, weighted_mean
 from eroica.diagnosis.outliers import FEWEST_SAMPLES
 from eroica.diagnosis.view import View
@@ -23,6 +22,8 @@ _DATA, _WITH_DATA = (
     ("batches", "passes", "samples", "elements", "tensors"),
     frozenset({"input", "forward", "backward", "other"}),
 )
+#: Where functions run that are not the training thread's.
+_WHERE = {"loader": "a loader process", "child": "a process that the worker has started"}
 #: A quantity has grown from this factor on. What it explains may have grown by so many times as much.
 _LEAST_GROWTH, _BEYOND = 1.1, 1.5
 
@@ -116,27 +117,17 @@ def _of_python(view: View, block: Block, workers: list[int]) -> dict[str, object
     activity = block.facts.activity or _activity(view, rows, time_RW.sum(axis=1))
     is_seen = float(view.fleet.samples[rows][:, workers].sum()) >= FEWEST_SAMPLES
     core = weighted_mean(view.fleet.pattern[rows][:, workers, 1].ravel(), time_RW.ravel()) if is_seen else np.nan
-    on_disk = _on_disk(view, workers, time_W, "loader_disk_wait" if is_aside else "disk_wait")
-    allowed = 1.0 if is_aside else _allowed(view, workers, time_W)
+    is_timed = time_W > 0
+    disk_W = np.nan_to_num(host_fact(view.fleet, "loader_disk_wait" if is_aside else "disk_wait")[workers])
+    on_disk = disk_W[is_timed] * view.iteration_us / time_W[is_timed]
+    queued = 0.0 if is_aside else weighted_mean(np.nan_to_num(queued_share(view.fleet)[workers]), time_W)
     return {
         "activity": activity,
         "core": core,
-        "allowed": allowed,
-        "on_disk": on_disk,
-        "elsewhere": where_it_runs(view, rows) if block.is_elsewhere else "",
-        "waits_for_read": _waits_for_read(activity, core, on_disk, allowed),
+        "allowed": float(np.clip(1.0 - np.nan_to_num(queued), 0.0, 1.0)),
+        "on_disk": min(float(on_disk.mean()), 1.0) if on_disk.size else 0.0,
+        "elsewhere": _WHERE.get(view.fleet.keys[rows[0]].thread, "another thread") if block.is_elsewhere else "",
     }
-
-
-def _waits_for_read(activity: Activity, core: float, on_disk: float, allowed: float) -> bool:
-    """Return True if rows wait for storage or a network.
-
-    Without a measured use of a core, only frames that read a socket tell.
-    """
-    if np.isnan(core):
-        return activity in ("network", "service")
-    is_read = activity in ("network", "service", "file") or on_disk >= 0.4  # whatever the frames say
-    return is_read and min(core / max(allowed, 0.05), 1.0) < HALF  # some time every thread gets
 
 
 def _activity(view: View, rows: Sequence[int], time_R: Floats) -> Activity:
@@ -149,22 +140,6 @@ def _activity(view: View, rows: Sequence[int], time_R: Floats) -> Activity:
     if 0 < network + file >= least:
         return "network" if network >= file else "file"
     return next((activity for activity, time in held.items() if time > 0 and time >= least), "")
-
-
-def _on_disk(view: View, workers: Sequence[int], time_W: Floats, name: str) -> float:
-    """Return the time in the wait for a disk as a share of the function's own time, 0-1."""
-    waits = [
-        view.fleet.patterns[worker].host_facts.get(name, 0.0) * view.iteration_us / float(time)
-        for worker, time in zip(workers, time_W, strict=True)
-        if time > 0
-    ]
-    return min(float(np.mean(waits)), 1.0) if waits else 0.0
-
-
-def _allowed(view: View, workers: Sequence[int], time_W: Floats) -> float:
-    """Return the share of the time in which the training threads did not lack a core, 0-1."""
-    queued = weighted_mean([view.fleet.patterns[at].host_facts.get("run_queue_wait", 0.0) for at in workers], time_W)
-    return float(np.clip(1.0 - np.nan_to_num(queued), 0.0, 1.0))
 
 
 def _of_operators(view: View, block: Block, workers: list[int]) -> dict[str, object]:

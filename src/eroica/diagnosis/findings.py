@@ -138,12 +138,6 @@ def _symptom(view: View, cause: Cause, name: str, rows: list[int], waiters: list
         workers=_ranks(view, waiters),
         scope="rotating" if block.scope == "rotating" else "some",
         hosts=_hosts(view, waiters),
-        pattern=PatternSummary(
-            beta=round(_pattern(view, rows, waiters)[0], 4),
-            mu=0.0,
-            sigma=0.0,
-            expected={"beta": (0.0, view.settings.expected_collective)},
-        ),
         duration=_durations(view.fleet, rows, (waiters, []), mean_us, accused_us),
         confidence=round(cause.probability, 3),
         evidence=(f"It takes {format_ms(mean_us)} per iteration because it waits for {awaited}.",),

@@ -152,11 +152,6 @@ def is_own_frame(entry: str) -> bool:
     return parts[0] not in _PACKAGES | _STANDARD
 
 
-def whole_rows(name: str, rows: Sequence[int]) -> Focus:
-    """Name rows as they are, without a frame: an operator, or collectives of one kind."""
-    return Focus(name=name, functions=tuple(rows))
-
-
 def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: Floats, time_R: Floats) -> Focus | None:
     """Find the frame to name for the excess of some rows.
 
@@ -177,9 +172,7 @@ def find_focus(keys: Sequence[FunctionKey], functions: Sequence[int], excess_R: 
     if total <= 0:
         return None
     excess, time = excess_R.tolist(), time_R.tolist()
-    under: dict[tuple[str, bool], list[int]] = defaultdict(
-        list
-    )  # rows under a frame, and of it as a leaf; heaviest first
+    under = defaultdict[tuple[str, bool], list[int]](list)  # rows under a frame, and of it as a leaf; heaviest first
     for at in np.argsort(-excess_R, kind="stable").tolist():
         stack = keys[functions[at]].stack
         for entry in {(frame, False) for frame in stack} | {(frame, True) for frame in stack[-1:]}:
@@ -339,7 +332,6 @@ _TRAINING = _Library(
         "torch/autograd/__init__.py", "lightning/", "pytorch_lightning/", "transformers/trainer.py",
     )
 )  # fmt: skip
-_HANDLERS = _Library(("logging/",))
 
 
 def activity_of(stack: Sequence[str]) -> Activity:
@@ -368,8 +360,10 @@ def _is_around_training(stack: tuple[str, ...], place: int) -> bool:
         return True
     # a file run as a whole is where programs begin
     is_in_own = any(is_own_frame(frame) and split_frame(frame).name != "<module>" for frame in above)
-    begins_below = not is_in_own and any(map(is_own_frame, below)) and not _shows(_HANDLERS, stack[place])
-    return begins_below or any(_shows(_TRAINING, frame) for frame in below)
+    begins_below = (
+        not is_in_own and any(map(is_own_frame, below)) and not split_frame(stack[place]).file.startswith("logging/")
+    )
+    return begins_below or any(_holds(_TRAINING, split_frame(frame).file) for frame in below)
 
 
 @lru_cache(maxsize=65536)
@@ -390,11 +384,6 @@ def _in_file(file: str, asked: str) -> tuple[tuple[Activity, re.Pattern[str]], .
         for library in libraries
         if _holds(library, file)
     )
-
-
-def _shows(library: _Library, entry: str) -> bool:
-    frame = split_frame(entry)
-    return _holds(library, frame.file) and library.names.search(frame.name) is not None
 
 
 def _holds(library: _Library, file: str) -> bool:

@@ -96,9 +96,10 @@ def probability(view: View, cause: Cause) -> float:
 
     Features count up to the range that the model was fitted on: jobs of thousands of workers are beyond it.
     """
+    doubt = cause.block.culprit.doubt if cause.block.culprit is not None else 1.0
     if view.is_trace:
-        return recorded_probability(view, cause.block) * (cause.block.culprit.doubt if cause.block.culprit else 1.0)
-    model, doubt = _model(), cause.block.culprit.doubt if cause.block.culprit is not None else 1.0
+        return recorded_probability(view, cause.block) * doubt
+    model = _model()
     score = model["intercept"][0]
     for name, value in features_of(view, cause).items():
         weight, low, high = model.get(name, (0.0, 0.0, 0.0))

@@ -20,8 +20,8 @@ from eroica.diagnosis.block import Block, Culprit, Facts
 from eroica.diagnosis.frames import HALF, LARGE_PART, Focus, activity_of, find_focus
 from eroica.diagnosis.links import CORROBORATION, LEAST_STRENGTH
 from eroica.diagnosis.loaders import busy_in_threads
-from eroica.diagnosis.operators import FULL, OF_LOSS, host_fact, queued_share
-from eroica.diagnosis.outliers import find_outliers, use_of_core
+from eroica.diagnosis.operators import FULL, OF_LOSS, host_fact, queued_share, weighted_mean
+from eroica.diagnosis.outliers import find_outliers
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import format_ms, name_workers
 from eroica.localize.excess import SURE
@@ -65,7 +65,10 @@ def find_helpers(view: View) -> Iterator[Block]:
     if past is None or not view.is_slow or not before_us or before_us >= view.iteration_us:
         return
     lost_us = view.iteration_us - before_us
-    taken_W, queued_W = (measure(fleet) - view.suspects.then(measure) for measure in (_taken_us, _queued_us))
+    taken_W, queued_W = (
+        measure(fleet) - view.suspects.then(measure)
+        for measure in (_taken_us, lambda one: queued_share(one) * one.iteration_us.mean(axis=1))
+    )
     carried_us = 0.0
     if not fleet.has_accelerator:
         carried_us = max(float(fleet.wait_us.min(axis=0).mean() - past.wait_us.min(axis=0).mean()), 0.0)
@@ -96,11 +99,6 @@ def _taken_us(fleet: Fleet) -> Floats:
     return np.asarray(cores_W * fleet.iteration_us.mean(axis=1) - used_W)
 
 
-def _queued_us(fleet: Fleet) -> Floats:
-    """Return the time in which training threads are ready without a core; NaN where unknown. float64 [W]."""
-    return np.asarray(queued_share(fleet) * fleet.iteration_us.mean(axis=1))
-
-
 def _crowd(view: View, crowd: list[int], focus: Focus, lost_us: float, taken_W: Floats, queued_W: Floats) -> Block:
     hosts = sorted({view.fleet.patterns[at].worker.host for at in crowd})
     cores = max(cores_of_host(view.fleet.patterns[at] for at in view.homes[host])[0] for host in hosts)
@@ -113,6 +111,7 @@ def _crowd(view: View, crowd: list[int], focus: Focus, lost_us: float, taken_W: 
     culprit = Culprit(
         kind="helpers",
         subject=f"{who} take the cores of {where} from the training threads, most of all in {focus.label}",
+        ending=f": iterations take {view.now_and_before}.",
         evidence=(
             f"{who} use {taken} of core time per iteration and worker{than}; {where} has {cores:.0f} cores for the "
             "job, and they are all busy.",
@@ -175,12 +174,16 @@ def find_lock_holders(view: View) -> Iterator[Block]:
 
 def _lock_block(view: View, rows: list[int], late: Block, holder: Focus, busy_W: Floats) -> Block:
     members = list(late.workers)
-    busy, running = percent(float(busy_W[members].mean())), float(use_of_core(view.fleet, rows)[members].mean())
+    fleet, busy = view.fleet, percent(float(busy_W[members].mean()))
+    running = weighted_mean(fleet.pattern[rows][:, members, 1].ravel(), fleet.critical_us[rows][:, members].ravel())
     whose = name_workers([view.fleet.ranks[worker] for worker in late.workers])
     each = "each of " if len(members) > 1 else ""
+    now, usual = format_ms(late.mean_us), format_ms(late.reference_us)
+    compared = f"took {usual} before" if late.reference == "baseline" else f"takes {usual} elsewhere"
     culprit = Culprit(
         kind="thread",
         subject=f"Another thread of {each}{whose} computes in {holder.label} and holds Python's interpreter lock",
+        ending=f": what {compared} takes the training thread {now} of each {view.now_text} iteration.",
         evidence=(
             f"Another thread computes in {holder.label} and uses {busy} of a core; it and the training thread share "
             "one interpreter lock.",
@@ -222,8 +225,8 @@ def _own_us(fleet: Fleet) -> Floats:
 def _idle_us(fleet: Fleet) -> Floats:
     """Return the part of the training thread's own time in which it does not run. float64 [W]."""
     rows = _would_run(fleet)
-    used_W = (fleet.critical_us[rows] * np.nan_to_num(fleet.pattern[rows, :, 1], nan=1.0)).sum(axis=0)
-    return np.asarray(_own_us(fleet) - used_W)
+    idle_RW = 1 - np.nan_to_num(fleet.pattern[rows, :, 1], nan=1.0)
+    return np.asarray((fleet.critical_us[rows] * idle_RW).sum(axis=0))
 
 
 def _busy_beside(fleet: Fleet) -> Floats:

@@ -7,7 +7,6 @@ in `docs/causes/`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from eroica.diagnosis.block import Block
 from eroica.diagnosis.frames import HALF, MOST
@@ -23,19 +22,6 @@ UNKNOWN = "unknown"
 PLANNED = "planned-change"
 
 
-class Label(NamedTuple):
-    """A cause, and the condition under which a block is called so.
-
-    Attributes:
-        cause: Slug in the catalog; "" for no fault.
-        holds: The condition; its arguments are the block, and whether its operators' times can be trusted: a device ran
-            them, or the job got slower.
-    """
-
-    cause: str
-    holds: Callable[[Block, bool], bool]
-
-
 def _runs_more(block: Block) -> bool:
     more, slower = block.facts.more_work, block.facts.slower
     return more >= _MORE_WORK and more >= MOST * (more + slower)
@@ -45,37 +31,38 @@ def _is_one_role(block: Block) -> bool:
     return block.agreement is not None or block.scope == "rotating"
 
 
-LABELS: tuple[Label, ...] = (
-    Label("sibling-process", lambda b, _: b.culprit is not None and b.culprit.kind == "process"),
-    Label("misconfiguration", lambda b, _: b.culprit is not None and b.culprit.kind == "setting"),
-    Label("cpu-contention", lambda b, _: b.culprit is not None and b.culprit.kind == "helpers"),
-    Label("slow-link", lambda b, _: b.culprit is not None and b.culprit.kind == "link"),
-    Label("stage-imbalance", lambda b, _: b.culprit is not None and b.culprit.kind == "stage"),
-    Label("compute-slow", lambda b, _: b.cell == "process"),
-    Label(UNKNOWN, lambda b, _: b.cell == "late"),
-    Label(PLANNED, lambda b, _: bool(b.facts.planned)),
-    Label("blocking-checkpoint", lambda b, _: b.cell == "python" and b.facts.activity == "save"),
-    Label("blocking-logging", lambda b, _: b.cell == "python" and b.facts.activity == "log"),
-    Label("slow-storage-read", lambda b, _: b.cell == "input" and b.facts.waits_for_read),
-    Label("slow-data-loading", lambda b, _: b.cell == "input"),
-    Label(
+#: A slug in the catalog, "" for no fault; and the condition: its arguments are the block, and whether its operators'
+#: times can be trusted: a device ran them, or the job got slower.
+LABELS: tuple[tuple[str, Callable[[Block, bool], bool]], ...] = (
+    ("sibling-process", lambda b, _: b.culprit is not None and b.culprit.kind == "process"),
+    ("misconfiguration", lambda b, _: b.culprit is not None and b.culprit.kind == "setting"),
+    ("cpu-contention", lambda b, _: b.culprit is not None and b.culprit.kind == "helpers"),
+    ("slow-link", lambda b, _: b.culprit is not None and b.culprit.kind == "link"),
+    ("stage-imbalance", lambda b, _: b.culprit is not None and b.culprit.kind == "stage"),
+    ("compute-slow", lambda b, _: b.cell == "process"),
+    (UNKNOWN, lambda b, _: b.cell == "late"),
+    (PLANNED, lambda b, _: bool(b.facts.planned)),
+    ("blocking-checkpoint", lambda b, _: b.cell == "python" and b.facts.activity == "save"),
+    ("blocking-logging", lambda b, _: b.cell == "python" and b.facts.activity == "log"),
+    ("slow-storage-read", lambda b, _: b.cell == "input" and b.facts.waits_for_read),
+    ("slow-data-loading", lambda b, _: b.cell == "input"),
+    (
         "slow-storage-read",
         lambda b, _: b.cell == "python" and b.facts.waits_for_read and b.facts.activity not in ("", "service"),
     ),
-    Label("python-on-critical-path", lambda b, _: b.cell == "python"),
-    Label("garbage-collection", lambda b, _: b.cell == "collections"),
-    Label("memory-operation-storm", lambda b, _: b.cell == "memory"),
-    Label("host-bound", lambda b, _: b.cell == "launches"),
-    Label("fragmented-collectives", lambda b, _: b.cell == "collectives" and b.calls_more and b.facts.calls >= 20),
-    Label("slow-collective-everywhere", lambda b, _: b.cell == "collectives"),
-    Label("load-imbalance", lambda b, _: _runs_more(b) and _is_one_role(b)),
-    Label(UNKNOWN, lambda b, _: _runs_more(b)),
-    Label("load-imbalance", lambda b, _: b.facts.has_more_data and _is_one_role(b)),
-    Label(NO_FAULT, lambda b, _: b.facts.has_more_data),
-    Label("compute-slow", lambda b, _: b.facts.held > HELD),
-    Label(NO_FAULT, lambda b, steady: not steady and b.reference == "peers" and b.facts.factor < _CLEARLY_SLOWER),
-    Label("cpu-contention", lambda b, _: b.facts.queued >= HALF),
-    Label("compute-slow", lambda b, _: True),
+    ("python-on-critical-path", lambda b, _: b.cell == "python"),
+    ("garbage-collection", lambda b, _: b.cell == "collections"),
+    ("memory-operation-storm", lambda b, _: b.cell == "memory"),
+    ("host-bound", lambda b, _: b.cell == "launches"),
+    ("fragmented-collectives", lambda b, _: b.cell == "collectives" and b.calls_more and b.facts.calls >= 20),
+    ("slow-collective-everywhere", lambda b, _: b.cell == "collectives"),
+    ("load-imbalance", lambda b, _: (_runs_more(b) or b.facts.has_more_data) and _is_one_role(b)),
+    (UNKNOWN, lambda b, _: _runs_more(b)),
+    (NO_FAULT, lambda b, _: b.facts.has_more_data),
+    ("compute-slow", lambda b, _: b.facts.held > HELD),
+    (NO_FAULT, lambda b, steady: not steady and b.reference == "peers" and b.facts.factor < _CLEARLY_SLOWER),
+    ("cpu-contention", lambda b, _: b.facts.queued >= HALF),
+    ("compute-slow", lambda b, _: True),
 )
 
 
@@ -86,4 +73,4 @@ def label_of(block: Block, is_trusted: bool) -> str:
         block: With its facts.
         is_trusted: A device ran the operators, or the job got slower: only then a small excess over peers is a fault.
     """
-    return next(label.cause for label in LABELS if label.holds(block, is_trusted))
+    return next(cause for cause, holds in LABELS if holds(block, is_trusted))

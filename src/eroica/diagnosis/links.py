@@ -9,18 +9,19 @@ Array suffixes: G groups, M members of a group, W workers, I iterations. Times a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block, Culprit
-from eroica.diagnosis.frames import HALF, MOST, whole_rows
+from eroica.diagnosis.frames import HALF, MOST, Focus
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import FEW, format_ms, join_names, name_workers, short_name, verb
-from eroica.localize.excess import SURE, mean_error, standard_error
+from eroica.localize.excess import SURE, mean_error
 from eroica.localize.families import Family, GroupPaths, paths_of, read_families
 from eroica.localize.links import Flow, SlowLink, find_slow_link, read_flows
 from eroica.localize.rule import USE_FLOOR
@@ -69,34 +70,54 @@ def _of_link(view: View, link: SlowLink, rows: list[int]) -> Iterator[Block]:
     saved_us, reference = min(busy_us, float(now_I.mean())) * max(1 - link.busiest.rate / link.peers_rate, 0.0), "peers"
     if past is not None and view.is_slow:
         saved_us, reference = float(now_I.mean()) - float(past.wait_us.min(axis=0).mean()), "baseline"
-    strength = saved_us / max(float(standard_error(now_I[None])[0]), 1e-9)
-    if saved_us <= 0 or strength < LEAST_STRENGTH:
-        return
-    kept_us = float(now_I.mean()) - saved_us
-    heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))
-    workers = [at for at, one in enumerate(view.fleet.patterns) if one.worker.host in link.hosts]
-    yield Block(
+    block = longer_collectives(view, rows, now_I, float(now_I.mean()) - saved_us)
+    if saved_us > 0 and block.strength >= LEAST_STRENGTH:
+        yield msgspec.structs.replace(
+            block,
+            workers=tuple(at for at, one in enumerate(view.fleet.patterns) if one.worker.host in link.hosts),
+            scope="some",
+            reference=reference,
+            strength=float(np.hypot(block.strength, CORROBORATION)),
+            culprit=_link_culprit(view, link),
+        )
+
+
+def longer_collectives(view: View, rows: list[int], now_I: Floats, usual_us: float) -> Block:
+    """Return the block of collectives in which everybody spends more than in the baseline window.
+
+    Args:
+        view: The window.
+        rows: Rows of collectives.
+        now_I: Time in them. float64 [I].
+        usual_us: The same time in the baseline window.
+    """
+    excess_us = float(now_I.mean()) - usual_us
+    return Block(
         cell="collectives",
         rows=tuple(rows),
-        focus=whole_rows(view.fleet.keys[heaviest].name, rows),
-        workers=tuple(workers),
-        scope="some",
-        reference=reference,  # type: ignore[arg-type]
-        removed_us=np.repeat(np.maximum(now_I - kept_us, 0.0)[None], view.workers, axis=0),
+        focus=whole_rows(view, rows),
+        workers=tuple(range(view.workers)),
+        scope="all",
+        reference="baseline",
+        removed_us=np.repeat(np.maximum(now_I - usual_us, 0.0)[None], view.workers, axis=0),
         mean_us=float(now_I.mean()),
-        reference_us=kept_us,
-        strength=float(np.hypot(strength, CORROBORATION)),
-        culprit=_link_culprit(link),
-        gain=saved_us / max(view.iteration_us, 1e-9),
+        reference_us=usual_us,
+        strength=excess_us / max(float(mean_error(now_I[None])[0]), 1e-9),
+        gain=excess_us / max(view.iteration_us, 1e-9),
     )
 
 
-def _link_culprit(link: SlowLink) -> Culprit:
+def whole_rows(view: View, rows: Sequence[int]) -> Focus:
+    """Name rows as they are, without a frame, by the one with most critical time."""
+    heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))
+    return Focus(name=view.fleet.keys[heaviest].name, functions=tuple(rows))
+
+
+def _link_culprit(view: View, link: SlowLink) -> Culprit:
     whose = f"The {'' if link.way == 'both' else f'{link.way} '}network link of {link.hosts[0]}"
     if link.way == "path":
         whose = f"The network path from {link.hosts[0]} to {link.hosts[-1]}"
     usual = max((flow.busy_share for flow in link.others), default=0.0)
-    others = sorted(link.others, key=lambda flow: flow.rate)[:2]
     sent = sum(flow.retransmits for flow in link.slow), sum(flow.retransmits for flow in link.others)
     return Culprit(
         kind="link",
@@ -105,9 +126,9 @@ def _link_culprit(link: SlowLink) -> Culprit:
             f"{percent(usual)}) and moves at {byte_size(round(link.rate))}/s (others "
             f"{byte_size(round(link.peers_rate))}/s)"
         ),
+        ending=f"; the others wait in each {view.now_text} iteration.",
         evidence=(
             *(f"{_described(flow)}." for flow in link.slow),
-            *(f"For comparison: {_described(flow)}." for flow in others),
             f"Segments sent again: {sent[0]:.0f} on the slow flows, {sent[1]:.0f} on the others.",
         ),
         resource=ResourceUse(
@@ -199,7 +220,7 @@ def _of_groups(view: View, family: Family, found: _Slow, usual: list[GroupPaths]
     return Block(
         cell="collectives",
         rows=rows,
-        focus=whole_rows(family.name, rows),
+        focus=Focus(name=family.name, functions=rows),
         workers=workers,
         scope="all" if len(workers) == view.workers else "some",
         reference="peers",
@@ -257,6 +278,7 @@ def _group_culprit(view: View, family: Family, found: _Slow, usual: list[GroupPa
     return Culprit(
         kind="link",
         subject=subject,
+        ending=f"; the others wait in each {view.now_text} iteration.",
         evidence=(text,),
         next_step=_PATH_STEP if found.way == "path" else "",
         doubt=0.7 if found.way == "between" else 1.0,

@@ -33,8 +33,6 @@ _IDLE_FILES = frozenset(
 
 def is_idle_stack(stack: Sequence[str]) -> bool:
     """Return True if a loader process with this stack waits for orders or for room."""
-    if not stack:
-        return True
     files = [split_frame(entry).file for entry in stack]
     loop = max((at for at, file in enumerate(files) if file.endswith(_WORKER_LOOP)), default=-1)
     inner = files[loop + 1 :] if loop >= 0 else files[-1:]
@@ -49,16 +47,14 @@ def busy_share(fleet: Fleet) -> Floats:
     return np.asarray(np.divide(busy_W, all_W, out=np.full(all_W.shape, np.nan), where=all_W > 0))
 
 
-def find_loading_function(view: View, rows: Sequence[int], late: Block) -> Focus:
-    """Return the function to name for a longer wait in the loader's next.
+def find_loading_function(
+    view: View, rows: Sequence[int], late: Block, inside: Focus | None, excess_R: Floats, time_R: Floats
+) -> Focus:
+    """Return the function to name for a longer wait of some workers in the loader's next.
 
-    The user's own function inside next comes first, then what keeps the loader's processes or another thread busy, then
-    a library's function below next, at last next itself.
+    The user's own function `inside` next comes first, then what keeps the loader's processes or another thread busy,
+    then a library's function below next, at last next itself.
     """
-    members = list(late.workers)
-    time_R = view.fleet.critical_us[list(rows)][:, members].mean(axis=1)
-    excess_R = time_R - reference_of_rows(view, rows, late)
-    inside = find_focus(view.fleet.keys, rows, excess_R, time_R)
     if inside is not None and inside.is_own and inside.is_specific and not _is_around_next(view, inside):
         return inside
     below = _library_below_next(view, rows, excess_R, time_R)
@@ -135,14 +131,6 @@ def busy_in_threads(view: View, late: Block, roles: Collection[ThreadRole] = OTH
     if found is None or view.fleet.total_us[list(found.functions)][:, members].sum(axis=0).mean() < least:
         return None
     return found
-
-
-def where_it_runs(view: View, rows: Sequence[int]) -> str:
-    """Return where functions run that are not the training thread's."""
-    threads = {view.fleet.keys[row].thread for row in rows}
-    if "loader" in threads:
-        return "a loader process"
-    return "a process that the worker has started" if "child" in threads else "another thread"
 
 
 def _busiest(view: View, rows: list[int], late: Block) -> Focus | None:

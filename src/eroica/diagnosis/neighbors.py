@@ -16,7 +16,7 @@ from eroica.diagnosis.frames import HALF
 from eroica.diagnosis.operators import FULL, HELD, OF_LOSS, host_fact
 from eroica.diagnosis.view import View
 from eroica.diagnosis.words import FEW, join_names, name_workers
-from eroica.model.pattern import Neighbor, WorkerPattern
+from eroica.model.pattern import Neighbor
 from eroica.model.shares import percent
 
 #: The fewest cores that count.
@@ -29,11 +29,6 @@ class _Taken(NamedTuple):
     what: str
     short: str
     share: float
-
-
-def fact(pattern: WorkerPattern, name: str, default: float = 0.0) -> float:
-    """Return one fact of a worker's host."""
-    return pattern.host_facts.get(name, default)
 
 
 class _Host:
@@ -58,13 +53,13 @@ class _Host:
 
     def usual(self, name: str) -> float | None:
         """Return the larger of what a fact is on the other hosts and was in the baseline window; None without both."""
-        known = [float(np.median([fact(one, name) for one in self.elsewhere]))] if self.elsewhere else []
-        known += [float(np.mean([fact(one, name) for one in self.before]))] if self.before else []
+        known = [float(np.median([one.host_facts.get(name, 0.0) for one in self.elsewhere]))] if self.elsewhere else []
+        known += [float(np.mean([one.host_facts.get(name, 0.0) for one in self.before]))] if self.before else []
         return max(known, default=None)
 
     def more(self, name: str) -> float:
         """Return the excess of a fact over the other hosts and over the baseline window."""
-        return float(np.mean([fact(one, name) for one in self.here])) - (self.usual(name) or 0.0)
+        return float(np.mean([one.host_facts.get(name, 0.0) for one in self.here])) - (self.usual(name) or 0.0)
 
     def newcomers(self) -> list[Neighbor]:
         """Return the processes that use more than their like elsewhere or before, the heaviest first."""
@@ -109,22 +104,22 @@ def find_process(view: View, block: Block) -> Culprit | None:
 def _on_host(view: View, here: _Host, block: Block, factor: float) -> _Taken | None:
     """Find what took cores, or time of the whole machine, on a host; None where nothing did."""
     lost = 1 - 1 / factor  # share of their time that the workers lose; at full speed they would use these cores, too
-    cores = sum(fact(view.fleet.patterns[at], "cores_worker", 1.0) for at in here.members) * (factor - 1)
+    cores = sum(view.fleet.patterns[at].host_facts.get("cores_worker", 1.0) for at in here.members) * (factor - 1)
     steal = here.more("steal")
     if steal >= max(HALF * lost, HELD):
         what = f"{here.name} is a virtual machine, and others take {percent(steal)} more of its CPU time than usual."
         return _Taken(what, f"other virtual machines on the hardware of {here.name}", min(steal / lost, 1.0))
     usual = here.usual("cores_outside")
-    is_full = usual is not None and fact(here.here[0], "host_busy") >= FULL
+    is_full = usual is not None and here.here[0].host_facts.get("host_busy", 0.0) >= FULL
     is_queued, more = block.facts.queued >= OF_LOSS, here.more("cores_outside")
     unseen = here.more("cores_unseen")
     more += unseen if unseen >= HALF else 0.0  # interrupts and brief processes are such, too
     if more < max(HALF * cores, _LEAST_CORES) or not (is_queued or is_full):
         return None
     own = here.here[0]
-    clause = name_use(here.newcomers(), fact(own, "cores_outside"), fact(own, "cpu_count"))
+    clause = _name_use(here.newcomers(), own.host_facts.get("cores_outside", 0.0), own.host_facts.get("cpu_count", 0.0))
     if HALF <= unseen > more / 2:
-        clause = f"processes that cannot be seen from here use {fact(own, 'cores_unseen'):.1f} cores"
+        clause = f"processes that cannot be seen from here use {own.host_facts.get('cores_unseen', 0.0):.1f} cores"
     compared = "there is nothing to compare with" if usual is None else f"usually such processes use {usual:.1f}"
     what = (
         f"On {here.name} {clause}, and do not belong to the job; {compared}; the workers lack about {cores:.1f} cores."
@@ -158,35 +153,29 @@ def _on_device(view: View, here: _Host, block: Block, factor: float) -> _Taken |
     named = sorted({one.pid: one for some in beside for one in some}.values(), key=lambda one: -one.device_utilization)
     devices = " and ".join(sorted({one.device for one in named}))
     text = ", ".join(
-        f"{list_processes([one])} uses {percent(one.device_utilization)} of {one.device}'s time" for one in named[:FEW]
+        f"{_list_processes([one])} uses {percent(one.device_utilization)} of {one.device}'s time" for one in named[:FEW]
     )
     what = (
         f"On {here.name} {text}; the job's own processes aside, devices of workers that are not slow give others "
         f"{percent(usual)} of their time."
     )
-    return _Taken(what, f"{list_processes(named)} on {devices} of {here.name}", min(more / max(lost, 1e-9), 1.0))
+    return _Taken(what, f"{_list_processes(named)} on {devices} of {here.name}", min(more / max(lost, 1e-9), 1.0))
 
 
 def _device_share(neighbors: Iterable[Neighbor]) -> float:
     return sum(one.device_utilization for one in neighbors if one.device)
 
 
-def list_processes(neighbors: Sequence[Neighbor]) -> str:
+def _list_processes(neighbors: Sequence[Neighbor]) -> str:
     """Return processes by name and id."""
     named = [f"{one.name} (pid {one.pid})" for one in neighbors[:FEW]]
     return join_names([*named, *(["others"] if len(neighbors) > FEW else [])])
 
 
-def name_use(neighbors: Sequence[Neighbor], total: float, cores: float) -> str:
-    """Return which processes use how many of a host's cores, as a clause.
-
-    Args:
-        neighbors: Processes to name.
-        total: Cores of all processes beside the job.
-        cores: Cores of the host, 0 if unknown.
-    """
+def _name_use(neighbors: Sequence[Neighbor], total: float, cores: float) -> str:
+    """Return which processes use how many of the cores of a host (0 if unknown), as a clause."""
     named, of_all = sum(one.cpu_cores for one in neighbors), f" of {cores:.0f}" if cores else ""
     if named < 0.6 * total:
-        among = f", {list_processes(neighbors)} among them," if neighbors else ""
+        among = f", {_list_processes(neighbors)} among them," if neighbors else ""
         return f"many small processes{among} use {total:.1f}{of_all} cores"
-    return f"{list_processes(neighbors)} use{'s' if len(neighbors) == 1 else ''} {named:.1f}{of_all} cores"
+    return f"{_list_processes(neighbors)} use{'s' if len(neighbors) == 1 else ''} {named:.1f}{of_all} cores"

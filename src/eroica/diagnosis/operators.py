@@ -19,7 +19,6 @@ from eroica.diagnosis.frames import HALF
 from eroica.localize import Suspects
 from eroica.localize.excess import median_of_others
 from eroica.localize.fleet import Fleet
-from eroica.model.pattern import LAUNCHING
 
 Floats = NDArray[np.float64]
 Source = Literal["peers", "baseline"]
@@ -77,11 +76,6 @@ def _is_users_function(name: str) -> bool:
     What torch.compile makes is named in the same way, and computes.
     """
     return "::" not in name and not name.startswith("CompiledFunction") and not _NODE.search(name)
-
-
-def launching_rows(fleet: Fleet) -> list[int]:
-    """List rows of hosts that launch while their devices have no work."""
-    return [at for at, key in enumerate(fleet.keys) if key.name == LAUNCHING]
 
 
 def running_us(fleet: Fleet) -> Floats:

@@ -154,16 +154,18 @@ def _ratio_of(view: View, rows: Sequence[int], source: Reference, highest: float
     keys = [view.fleet.keys[row] for row in rows]
     if any(key.kind != "python" or key.thread != "training" or key.phase == "input" for key in keys):
         return np.full(view.workers, highest)
-    use_W = use_of_core(view.fleet, rows)
+    use_W = _use_of_core(view.fleet, rows)
     usual_W = view.fleet.usual(use_W)
     if source == "baseline":
-        usual_W = view.suspects.then(lambda past: use_of_core(past, view.rows_before(rows)))
+        usual_W = view.suspects.then(
+            lambda past: _use_of_core(past, [past.places[key] for key in keys if key in past.places])
+        )
     most_W = np.where(held_share(view.fleet) <= HELD, np.fmax(use_W, usual_W), 1.0)
     lowest = min(_RATIO_WITHOUT_CORE, highest)
     return np.asarray(lowest + (highest - lowest) * np.where(np.isnan(use_W), 1.0, most_W))
 
 
-def use_of_core(fleet: Fleet, rows: Sequence[int]) -> Floats:
+def _use_of_core(fleet: Fleet, rows: Sequence[int]) -> Floats:
     """Return the mean use of a core in some rows, 0-1; NaN where too few samples tell. float64 [W]."""
     samples_RW = fleet.samples[list(rows)]
     time_RW = np.where(samples_RW > 0, fleet.critical_us[list(rows)], 0.0)
@@ -178,20 +180,29 @@ def _most(view: View, steady_WI: Floats, excess: Excess, over_W: Flags, source: 
     late_W, agreement = late_together(excess, over_W, waits_W)
     if late_W.any():
         yield outliers_of(source, excess, steady_WI, late_W, agreement)
-    elif source != "expectation":
-        agreement_W = view.deficit_since_us / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
-        for role_W in late_roles(view, over_W, agreement_W):
+    elif source == "baseline":
+        for role_W, agreement_W in late_roles(view, excess, over_W):
             yield outliers_of(source, excess, steady_WI, role_W, agreement_W)
 
 
-def late_roles(view: View, over_W: Flags, agreement_W: Floats) -> Iterator[Flags]:
-    """Yield the late workers of each role that is late as a whole, while most workers of other roles are not. [W]."""
-    late_W = over_W & (agreement_W >= LEAST_AGREEMENT)
-    for role in np.unique(view.fleet.roles[late_W]):
+def late_roles(view: View, excess: Excess, over_W: Flags) -> Iterator[tuple[Flags, Floats]]:
+    """Yield each role that is late as a whole, while most workers of other roles are not.
+
+    Others wait for it if its workers' waiting has risen less since the baseline window than that of other roles.
+
+    Yields:
+        Its late workers, bool [W]; and the share of their excess that others wait for, float64 [W].
+    """
+    rise_W = view.wait_rise_us
+    for role in np.unique(view.fleet.roles[over_W]):
         own_W = view.fleet.roles == role
-        others = over_W[~own_W]
-        if others.size and late_W[own_W].mean() >= MOST and others.mean() < 1 - MOST:
-            yield late_W & own_W
+        others = rise_W[~own_W & ~np.isnan(rise_W)]
+        if others.size and over_W[~own_W].mean() < 1 - MOST:
+            longer_W = np.nan_to_num(np.median(others) - rise_W)
+            agreement_W = longer_W / np.maximum(np.nan_to_num(excess.excess_us), 1e-9)
+            late_W = own_W & over_W & (agreement_W >= LEAST_AGREEMENT)
+            if late_W[own_W].mean() >= MOST:
+                yield late_W, agreement_W
 
 
 def late_together(excess: Excess, over_W: Flags, waits_W: Floats) -> tuple[Flags, float | None]:

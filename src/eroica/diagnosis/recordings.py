@@ -70,6 +70,7 @@ def find_idle_devices(view: View) -> Iterator[Block]:
         kind="late",
         subject=f"The device{'s' if len(members) > 1 else ''} of {who} {verb(members, 'waits', 'wait')} for the host "
         f"{format_ms(mean_us)} of each {view.now_text} iteration, most of all in {where}{inside}",
+        ending=".",
         evidence=(
             f"The device has no work for {share} of the iteration, at most {percent(view.settings.expected_host)} is "
             "expected.",
@@ -139,7 +140,7 @@ def describe_turns(view: View) -> str:
 
     Stages of a pipeline wait for each other however even their work is.
     """
-    arrivals, is_pipeline = view.suspects.arrivals, view.is_pipeline
+    arrivals, is_pipeline = view.suspects.arrivals, len({*view.stages} - {None}) > 1
     waited_us, most_us = float(arrivals.waited_us.sum()), float(arrivals.blamed_us.sum(axis=1).max(initial=0.0))
     each_us = float(view.wait_us.mean()) if is_pipeline else waited_us / max(view.iterations * (view.workers - 1), 1)
     is_of_one = most_us > (1 / view.workers + BEYOND_CHANCE) * waited_us and not is_pipeline
@@ -286,10 +287,8 @@ def _function(view: View, workers: list[int], each_us: float) -> tuple[Focus, Ce
         return NOTHING, "late"
     row, key = order[0], keys[order[0]]
     focus = focus_on_row(keys, row, float(over_F[row]) / each_us)
-    if key.phase == "input":
-        return focus, "input"
     cells: dict[str, Cell] = {"python": "python", "gc": "collections"}
-    return focus, cells.get(key.kind, "late")
+    return focus, "input" if key.phase == "input" else cells.get(key.kind, "late")
 
 
 def _told(view: View, chain: Chain, rows: list[int], at: Places, each_us: float, focus: Focus) -> Culprit:
@@ -313,6 +312,7 @@ def _told(view: View, chain: Chain, rows: list[int], at: Places, each_us: float,
         kind="late",
         subject=f"{who} come{ending} last to {which}: {waits} {format_ms(each_us)} of each {view.now_text} "
         f"iteration for {whom}, up to {format_ms(float(chain.wait_us[:, at].max()))} at once; {why}",
+        ending=".",
         evidence=tuple(evidence),
         doubt=0.5 if is_older and view.iterations == 1 else 1.0,
     )

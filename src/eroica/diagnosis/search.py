@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import msgspec
 import numpy as np
@@ -18,18 +19,8 @@ from numpy.typing import NDArray
 from eroica.diagnosis.block import MANY_MORE_CALLS, Block, Cell, Facts, Reference
 from eroica.diagnosis.cells import list_cells, rows_by_frame, with_caller
 from eroica.diagnosis.facts import with_facts
-from eroica.diagnosis.frames import (
-    HALF,
-    LARGE_PART,
-    MOST,
-    NOTHING,
-    Focus,
-    activity_of,
-    find_focus,
-    is_own_frame,
-    whole_rows,
-)
-from eroica.diagnosis.links import find_slow_transfers
+from eroica.diagnosis.frames import HALF, LARGE_PART, MOST, NOTHING, activity_of, find_focus, is_own_frame
+from eroica.diagnosis.links import find_slow_transfers, longer_collectives, whole_rows
 from eroica.diagnosis.loaders import find_loading_function, join_equally_slow, reference_of_rows
 from eroica.diagnosis.operators import held_share, queued_share
 from eroica.diagnosis.outliers import FEW_ITERATIONS, LEAST_AGREEMENT, LEAST_RATIO, find_outliers, time_above
@@ -110,7 +101,11 @@ def _in_cells(view: View, cells: _Cells) -> Iterator[Block]:
 
 def _block(view: View, cell: Cell, rows: Sequence[int], late: Block) -> Block | None:
     """Build the block of some workers' excess in a group of rows; None if no function can be named for it."""
-    focus = find_loading_function(view, rows, late) if cell == "input" else _focus(view, rows, late)
+    time_R = view.fleet.critical_us[list(rows)][:, list(late.workers)].mean(axis=1)
+    excess_R = np.maximum(time_R - reference_of_rows(view, rows, late), 0.0)
+    focus = find_focus(view.fleet.keys, rows, excess_R, time_R)
+    if cell == "input":
+        focus = find_loading_function(view, rows, late, focus, excess_R, time_R)
     if focus is None:
         return None
     if cell in ("collections", "memory", "operators", "launches"):
@@ -118,12 +113,6 @@ def _block(view: View, cell: Cell, rows: Sequence[int], late: Block) -> Block | 
     elif cell == "python" and focus.is_specific:
         rows = focus.functions
     return msgspec.structs.replace(late, cell=cell, rows=tuple(rows), focus=focus)
-
-
-def _focus(view: View, rows: Sequence[int], late: Block) -> Focus | None:
-    time_R = view.fleet.critical_us[list(rows)][:, list(late.workers)].mean(axis=1)
-    excess_R = np.maximum(time_R - reference_of_rows(view, rows, late), 0.0)
-    return find_focus(view.fleet.keys, rows, excess_R, time_R)
 
 
 def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
@@ -136,16 +125,22 @@ def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
             groups[late.reference, late.agreement is None].append((amount, late, cell))
     every = sorted((one for found in groups.values() for one in found), key=lambda one: -one[0])
     for found in groups.values():
-        left, taken = sorted((one for one in found if not _is_apart(one, every)), key=lambda one: -one[0]), 0
-        while left and taken < 6:
-            amount, most, around = left[0]
-            same = [one for one in left if one[0] >= HOLDS * amount and one[1].workers == most.workers]
-            _, late, cell = min(same, key=lambda one: len(one[2]))
+        for _, late, cell in islice(_deepest([one for one in found if not _is_apart(one, every)]), 6):
             block = _block(view, "python", cell, late)
             if block is not None:
                 yield block
-            used, accused, taken = {*around, *cell}, {*most.workers}, taken + 1
-            left = [one for one in left if used.isdisjoint(one[2]) or accused.isdisjoint(one[1].workers)]
+
+
+def _deepest(found: list[_Found]) -> Iterator[_Found]:
+    """Yield the largest excess of each function, the deepest of those that hold nearly the same on the same workers."""
+    left = sorted(found, key=lambda one: -one[0])
+    while left:
+        amount, most, around = left[0]
+        same = [one for one in left if one[0] >= HOLDS * amount and one[1].workers == most.workers]
+        deepest = min(same, key=lambda one: len(one[2]))
+        yield deepest
+        used, accused = {*around, *deepest[2]}, {*most.workers}
+        left = [one for one in left if used.isdisjoint(one[2]) or accused.isdisjoint(one[1].workers)]
 
 
 def _is_apart(whole: _Found, found: Sequence[_Found]) -> bool:
@@ -162,19 +157,9 @@ def _now_and_then(view: View, rows: list[int]) -> list[Block]:
     whole = view.whole
     if whole.iteration_us.shape[1] <= FEW_ITERATIONS:
         return []
-    found: list[Block] = []
-    for cell, frame in rows_by_frame(view.fleet.keys, rows).items():
-        if is_own_frame(frame) and (block := _occurring(view, list(cell))) is not None:
-            found.append(block)
-    kept: list[Block] = []
-    used: set[int] = set()
-    for block in sorted(found, key=lambda one: -(one.gain or 0.0)):
-        if used.isdisjoint(block.rows):
-            inside = [one for one in found if {*one.rows} <= {*block.rows}]
-            same = [one for one in inside if (one.gain or 0.0) >= HOLDS * (block.gain or 0.0)]
-            kept.append(min(same, key=lambda one: len(one.rows)))
-            used |= {*block.rows}
-    return kept
+    cells = [list(cell) for cell, frame in rows_by_frame(view.fleet.keys, rows).items() if is_own_frame(frame)]
+    found = [block for cell in cells if (block := _occurring(view, cell)) is not None]
+    return [block for _, block, _ in _deepest([(one.gain or 0.0, one, one.rows) for one in found])]
 
 
 def _occurring(view: View, rows: list[int]) -> Block | None:
@@ -261,11 +246,10 @@ def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
         return
     paused_WI = time_WI > _PAUSE_US
     is_of_all = paused_WI.any() and paused_WI[:, paused_WI.any(axis=0)].mean() >= _TOGETHER
-    heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].sum()))
     yield Block(
         cell="collections",
         rows=tuple(rows),
-        focus=whole_rows(view.fleet.keys[heaviest].name, rows),
+        focus=whole_rows(view, rows),
         workers=tuple(range(view.workers)) if is_of_all else (),
         scope="all" if is_of_all else "rotating",
         reference="baseline" if view.suspects.baseline is not None else "expectation",
@@ -355,8 +339,7 @@ def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
     past = view.suspects.baseline
     if past is None or not rows or not view.is_slow or view.workers < 2:
         return
-    heaviest = max(rows, key=lambda row: float(view.fleet.critical_us[row].mean()))
-    name = view.fleet.keys[heaviest].name
+    name = whole_rows(view, rows).name
     calls, before = _calls(view.fleet, name), _calls(past, name)
     own_us = float(
         np.nanmax(view.fleet.busy_us.mean(axis=1) - view.suspects.then(lambda one: one.busy_us.mean(axis=1)))
@@ -370,24 +353,9 @@ def _waiting_of_all(view: View, rows: list[int]) -> Iterator[Block]:
         waited_WI = view.suspects.arrivals.waited_us
         now_I = np.maximum(view.fleet.wait_us - waited_WI, 0.0).min(axis=0)
         then_us = float(past.wait_us.min(axis=0).mean())
-    excess_us = float(now_I.mean()) - then_us
-    strength = excess_us / max(float(mean_error(now_I[None])[0]), 1e-9)
-    if excess_us < max(LEAST_DIFFERENCE * view.iteration_us, HALF * then_us) or strength < SURE:
-        return
-    yield Block(
-        cell="collectives",
-        rows=tuple(rows),
-        focus=whole_rows(name, rows),
-        workers=tuple(range(view.workers)),
-        scope="all",
-        reference="baseline",
-        removed_us=np.repeat(np.maximum(now_I - then_us, 0.0)[None], view.workers, axis=0),
-        mean_us=float(now_I.mean()),
-        reference_us=then_us,
-        strength=strength,
-        facts=Facts(calls=calls, calls_before=max(before, 1e-9)),
-        gain=excess_us / max(view.iteration_us, 1e-9),
-    )
+    block = longer_collectives(view, rows, now_I, then_us)
+    if block.excess_us >= max(LEAST_DIFFERENCE * view.iteration_us, HALF * then_us) and block.strength >= SURE:
+        yield msgspec.structs.replace(block, facts=Facts(calls=calls, calls_before=max(before, 1e-9)))
 
 
 def _calls(fleet: Fleet, name: str) -> float:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from eroica.diagnosis.block import Block
 from eroica.diagnosis.frames import MOST, is_own_frame, split_frame
-from eroica.diagnosis.operators import launching_rows
 from eroica.diagnosis.outliers import LEAST_AGREEMENT
 from eroica.diagnosis.selection import Cause, Weighed
 from eroica.diagnosis.view import View
@@ -22,7 +21,7 @@ from eroica.localize import Suspects
 from eroica.localize.excess import SURE
 from eroica.localize.ledger import DirectWaits
 from eroica.localize.rule import flag_functions
-from eroica.model.pattern import ASIDE, FunctionKey, WorkerPattern
+from eroica.model.pattern import ASIDE, LAUNCHING, FunctionKey, WorkerPattern
 from eroica.model.shares import percent
 from eroica.model.verdict import NAMED, Breakdown, BreakdownItem, FindingFunction, Hypothesis, WaitEdge, Waits
 from eroica.summarize.collectives import collective_kind
@@ -134,9 +133,8 @@ def _flagged(view: View, block: Block) -> str:
     if row is None:
         return ""
     where = f"{row.key.name}, on the critical path for {percent(row.beta)} of the window"
-    if row.why == "expectation":
-        return f"equation 11 flags {where}: {percent(row.distance)} more than its kind should be"
-    return f"equation 11 flags {where}: its pattern differs from {percent(row.distance)} of its peers'"
+    told = {"expectation": "{} more than its kind should be", "peers": "its pattern differs from {} of its peers'"}
+    return f"equation 11 flags {where}: {told[row.why].format(percent(row.distance))}"
 
 
 # --- what an iteration is made of ---
@@ -165,9 +163,8 @@ def break_down(view: View) -> Breakdown | None:
 def _parts(view: View, iteration_W: Floats) -> dict[str, Floats]:
     """Return the share of each part on each worker; what no function is known for is "other". float64 [W] each."""
     fleet, spent = view.fleet, defaultdict[str, Floats](lambda: np.zeros(view.workers))
-    launches = frozenset(launching_rows(fleet))
     for row, key in enumerate(fleet.keys):
-        part = "communication" if _collective(key) else "idle device" if row in launches else str(key.phase)
+        part = "communication" if _collective(key) else "idle device" if key.name == LAUNCHING else str(key.phase)
         if key.thread not in ASIDE:
             spent[part] = spent[part] + fleet.critical_us[row] / iteration_W
     waited_W = view.suspects.arrivals.waited_us.mean(axis=1) / iteration_W

@@ -82,11 +82,12 @@ def find_causes(view: View) -> tuple[list[Cause], list[Weighed]]:
     ranked = _weighed(view, _joined(named))
     causes, weighed = _account(view, [one for one in ranked if is_believed(view, one.block)])
     few = f"{view.iterations} iterations are too few to be sure of it"
-    weighed += [Weighed(cause=one, decision=few, is_doubted=True) for one in ranked if not is_believed(view, one.block)]
+    doubted = [one for one in ranked if not is_believed(view, one.block)]
     if not causes and view.iterations <= FEW_ITERATIONS and view.strictness == 1:
         lenient, _ = find_causes(View(view.suspects, view.context, view.settings, _LENIENT))
         large = sorted((one for one in lenient if one.gain >= LEAST_DOUBTED), key=lambda one: -one.weight)
-        weighed = [*(Weighed(cause=one, decision=few, is_doubted=True) for one in large), *weighed]
+        doubted = [*large, *doubted]
+    weighed += [Weighed(cause=one, decision=few, is_doubted=True) for one in doubted]
     settled = settle_gains(view, causes)
     return sorted(settled, key=lambda one: one.cause == PLANNED), weighed  # faults come first
 

@@ -55,7 +55,9 @@ def find_long_stage(view: View) -> Block | None:
         reference_us=most_us,
         strength=3 * SURE,
         culprit=Culprit(
-            kind="stage", subject=f"{name} ({who}) computes {times}, the others at most {format_ms(most_us)}"
+            kind="stage",
+            subject=f"{name} ({who}) computes {times}, the others at most {format_ms(most_us)}",
+            ending=": the stages are cut unequally, and no worker is to blame.",
         ),
         gain=saved_us / max(view.iteration_us, 1e-9),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 import msgspec
@@ -161,29 +161,9 @@ class View(msgspec.Struct, eq=False, dict=True):
         return self.wait_us - self.suspects.then(lambda past: np.asarray(past.wait_us.mean(axis=1)))
 
     @cached_property
-    def deficit_since_us(self) -> Floats:
-        """Time by which each worker's waiting rose less since the baseline window than that of other roles' workers.
-
-        Compares roles as a whole; 0 without a baseline window or another role. float64 [W].
-        """
-        rise_W = self.wait_rise_us
-        deficit_W = np.zeros(self.workers)
-        for role in np.unique(self.fleet.roles):
-            own_W = self.fleet.roles == role
-            others = rise_W[~own_W & ~np.isnan(rise_W)]
-            if others.size:
-                deficit_W[own_W] = np.nan_to_num(float(np.median(others)) - rise_W[own_W])
-        return deficit_W
-
-    @cached_property
     def stages(self) -> tuple[int | None, ...]:
         """Each worker's place in its pipeline, 0 = first; None where nothing tells."""
         return tuple(stages_of(self.fleet.patterns))
-
-    @property
-    def is_pipeline(self) -> bool:
-        """True if workers are stages of a pipeline: they wait while it fills and drains, however fast it is."""
-        return len({*self.stages} - {None}) > 1
 
     @property
     def baseline_us(self) -> float | None:
@@ -202,11 +182,6 @@ class View(msgspec.Struct, eq=False, dict=True):
     def past_window(self) -> str:
         """Name of the baseline window in sentences: healthy, unless that is not sure."""
         return "baseline window" if self.context.is_past_doubted else "healthy window"
-
-    @property
-    def back_then(self) -> str:
-        """Time of the baseline window in sentences."""
-        return "in the baseline window" if self.context.is_past_doubted else "when the job was healthy"
 
     @property
     def stated_baseline_us(self) -> float | None:
@@ -283,17 +258,13 @@ class View(msgspec.Struct, eq=False, dict=True):
             return self.shows_slowdown
         return any(one.is_sure and min(one.now, self.iteration_us) >= FAR_SLOWER * one.before for one in self._losses)
 
-    def rows_before(self, functions: Sequence[int]) -> list[int]:
-        """List rows of the baseline window for some functions of this one, as far as it has them."""
-        places = self.suspects.baseline.places if self.suspects.baseline is not None else {}
-        return [places[key] for key in (self.fleet.keys[index] for index in functions) if key in places]
-
     def before(self, functions: list[int]) -> Floats:
         """Return the time of some functions in the baseline window, by iteration; NaN without one. float64 [W, J]."""
         past = self.suspects.baseline
         if past is None:
             return np.full((self.workers, 2), np.nan)
-        found_WJ = of_workers(self.fleet, past, past.series(self.rows_before(functions)).T).T
+        rows = [past.places[key] for key in (self.fleet.keys[index] for index in functions) if key in past.places]
+        found_WJ = of_workers(self.fleet, past, past.series(rows).T).T
         for one in self.suspects.moved:
             mine = sorted(set(one.now).intersection(functions))
             if mine:

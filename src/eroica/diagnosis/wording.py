@@ -56,7 +56,9 @@ def _what(view: View, cause: Cause) -> str:
     if cause.cause == PLANNED:
         return _planned(view, block, iteration)
     if block.culprit is not None:
-        return _culprit(view, block, iteration)
+        inside = f", most of all in {block.focus.name}" if block.focus.functions else ""
+        more = f"; that is {format_ms(block.excess_us)} of each {iteration} iteration{inside}."
+        return f"{block.culprit.subject}{block.culprit.ending or more}"
     if block.cell == "process":
         return _held(view, block)
     if block.cell == "collectives":
@@ -76,7 +78,7 @@ def _planned(view: View, block: Block, iteration: str) -> str:
     where = "collectives" if block.cell == "collectives" else block.focus.label
     return (
         f"{since}, {grown}. That is a planned change, no fault: {where} takes {format_ms(block.mean_us)} of each "
-        f"{iteration} iteration, against {format_ms(block.reference_us)} {view.back_then}."
+        f"{iteration} iteration, against {format_ms(block.reference_us)} in the {view.past_window}."
     )
 
 
@@ -93,26 +95,6 @@ def _subject(view: View, block: Block) -> tuple[str, str]:
         return together.get(len(ranks), (f"All {len(ranks)} workers", ""))
     who, is_one = name_accused(view, block.workers, capital=True)
     return who, "s" if is_one else ""
-
-
-def _culprit(view: View, block: Block, iteration: str) -> str:
-    culprit = block.culprit
-    assert culprit is not None
-    now, before = format_ms(block.mean_us), format_ms(block.reference_us)
-    if culprit.kind == "helpers":
-        return f"{culprit.subject}: iterations take {view.now_and_before}."
-    if culprit.kind == "thread":
-        compared = f"took {before} before" if block.reference == "baseline" else f"takes {before} elsewhere"
-        return f"{culprit.subject}: what {compared} takes the training thread {now} of each {iteration} iteration."
-    if culprit.kind == "link":
-        return f"{culprit.subject}; the others wait in each {iteration} iteration."
-    if culprit.kind == "stage":
-        return f"{culprit.subject}: the stages are cut unequally, and no worker is to blame."
-    if culprit.kind == "late":
-        return f"{culprit.subject}."
-    more = format_ms(block.excess_us)
-    inside = f", most of all in {block.focus.name}" if block.focus.functions else ""
-    return f"{culprit.subject}; that is {more} of each {iteration} iteration{inside}."
 
 
 def _held(view: View, block: Block) -> str:
@@ -151,6 +133,7 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
     )
     time, more = f"{format_ms(block.mean_us)} of each {iteration} iteration{each}", format_ms(block.excess_us)
     name, there, caller = block.focus.label, block.facts.elsewhere, block.facts.caller
+    times = f"{block.mean_us / max(block.reference_us, 1e-9):.1f} times"
     meanwhile = f", most of it while {caller.focus.label} runs" if caller is not None else ""
     data = f"{who} wait{ending} {time} for data that {name}"
     sentences = {
@@ -169,8 +152,8 @@ def _does(view: View, cause: Cause, iteration: str) -> str:
         "python-on-critical-path": f"{who} wait{ending} {time} for {name}, which runs in {there}"
         if there
         else f"{who} spend{ending} {time} in the Python function {name}",
-        "compute-slow": f"{who} compute{ending} the same operators {_times(block)} as slowly{_by(block)}",
-        "cpu-contention": f"{who} compute{ending} {_times(block)} as slowly, with threads that wait for a core",
+        "compute-slow": f"{who} compute{ending} the same operators {times} as slowly{_by(block)}",
+        "cpu-contention": f"{who} compute{ending} {times} as slowly, with threads that wait for a core",
         "load-imbalance": f"{who} run{ending} {more} more work per {iteration} iteration, at full speed{_by(block)}",
     }
     if cause.cause == UNKNOWN and block.cell == "operators":
@@ -185,10 +168,6 @@ def _by(block: Block) -> str:
     return f"{operator}{caller}"
 
 
-def _times(block: Block) -> str:
-    return f"{block.mean_us / max(block.reference_us, 1e-9):.1f} times"
-
-
 def _rest(view: View, block: Block) -> str:
     """Return the end of the sentence: the workers that wait, or the time in the baseline window."""
     others = view.workers - len(block.workers)
@@ -201,7 +180,7 @@ def _rest(view: View, block: Block) -> str:
         return f"; the other {f'{others} workers wait' if others > 1 else 'worker waits'} for {whom}."
     if block.reference == "baseline":
         before = format_ms(block.reference_us) if block.reference_us >= 10.0 else "nothing"
-        return f", against {before} {view.back_then}."
+        return f", against {before} in the {view.past_window}."
     return "."
 
 
@@ -297,8 +276,6 @@ def _waiting(view: View, block: Block) -> list[str]:
     """State who waits: time in collectives on both sides, and the share of the blame."""
     accused = list(block.workers)
     others = sorted(set(range(view.workers)).difference(accused))
-    if not others:
-        return []
     theirs, own = (format_ms(float(view.wait_us[side].mean())) for side in (others, accused))
     told = [f"The others spend {theirs} per iteration in collectives, {name_affected(view, accused)} {own}."]
     arrivals = view.suspects.arrivals
