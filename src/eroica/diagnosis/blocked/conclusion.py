@@ -29,7 +29,6 @@ from eroica.model.verdict import (
     WaitEdge,
     Waits,
 )
-from eroica.model.words import clean
 
 _ONLY_STACKS = (
     "Read from stacks: which collective it is and who is missing was not recorded (sends and receives leave no trace "
@@ -138,8 +137,6 @@ def _lacking(scene: Scene) -> str:
 
 def _complete_notes(scene: Scene, blockage: Blockage) -> Iterator[str]:
     """Yield the agents' notes, and what else the reader should know."""
-    if scene.from_dumps:
-        yield "a dump tells who entered which collective, not what a worker does instead: no stacks, no process states"
     notes = [f"{host.host}: {note}" for host in sorted(blockage.looks, key=lambda one: one.host) for note in host.notes]
     alike: dict[str, list[int]] = defaultdict(list)
     for rank, member in scene.members.items():
@@ -148,6 +145,7 @@ def _complete_notes(scene: Scene, blockage: Blockage) -> Iterator[str]:
     notes += [f"{name_workers(ranks)}: {note}" for note, ranks in alike.items()]
     yield from list(dict.fromkeys(notes))[:100]
     if scene.from_dumps:
+        yield "a dump tells who entered which collective, not what a worker does instead: no stacks, no process states"
         return
     single = [rank for rank, member in scene.members.items() if member.before is None]
     if single:
@@ -155,9 +153,8 @@ def _complete_notes(scene: Scene, blockage: Blockage) -> Iterator[str]:
     mute = [rank for rank, member in scene.members.items() if member.now.flight is None]
     if mute and len(scene.members) > 1:
         yield f"no Flight Recorder was read on {name_workers(mute)}"
-    if not blockage.looks:
-        over = bool(blockage.deaths)
-        yield "the job was over before its other workers could be looked at" if over else "no agent answered"
+    if blockage.deaths and not blockage.looks:
+        yield "the job was over before its other workers could be looked at"
 
 
 # --- build findings: origins as causes, workers that wait for them as symptoms, one per kind of collective ---
@@ -189,7 +186,7 @@ def _find_waiters(scene: Scene, waiting: Waiting, origins: Sequence[Origin]) -> 
                 function=FindingFunction(name=name, kind="collective", stack=scene.members[ranks[0]].site.stack),
                 workers=tuple(ranks),
                 scope="all" if len(ranks) == scene.expected > 1 else "some",
-                hosts=tuple(clean(host, 100) for host in scene.hosts(ranks)),
+                hosts=scene.hosts(ranks),
                 confidence=0.9 if group else 0.5,
                 evidence=tuple(told),
             )
@@ -214,29 +211,27 @@ def _build_findings(
             if known.isdisjoint(queue.workers) or not reached.isdisjoint(queue.workers) or origin.cause == "unknown"
         )
         named = dict.fromkeys(explains, origin.cause) | named
-        findings.append(_cause(scene, number, origin, explains))
+        # a death is a fact by itself; every other cause may look different with those who were not heard
+        heard = 1.0 if origin.cause == "dead-worker" else max(scene.heard / max(scene.expected, 1), 0.1)
+        findings.append(
+            Finding(
+                order=number,
+                role="cause",
+                cause=origin.cause,
+                function=origin.function,
+                workers=origin.ranks,
+                scope="all" if origin.is_all else "some",
+                hosts=scene.hosts(origin.ranks),
+                confidence=round(min(origin.confidence * heard**0.5, 0.99), 3),
+                explains=explains,
+                evidence=origin.evidence,
+                next_step=origin.next_step or CATALOG[origin.cause].next_step,
+            )
+        )
     rest = causes[0].cause if causes else "unknown"
     return findings + [
         msgspec.structs.replace(queue, order=order, cause=named.get(order, rest)) for order, queue in numbered
     ]
-
-
-def _cause(scene: Scene, order: int, origin: Origin, explains: tuple[int, ...]) -> Finding:
-    # a death is a fact by itself; every other cause may look different with those who were not heard
-    heard = 1.0 if origin.cause == "dead-worker" else scene.heard / max(scene.expected, 1)
-    return Finding(
-        order=order,
-        role="cause",
-        cause=origin.cause,
-        function=origin.function,
-        workers=origin.ranks,
-        scope="all" if origin.is_all else "some",
-        hosts=tuple(clean(host, 100) for host in scene.hosts(origin.ranks)),
-        confidence=round(min(origin.confidence * max(heard, 0.1) ** 0.5, 0.99), 3),
-        explains=explains,
-        evidence=origin.evidence,
-        next_step=origin.next_step or CATALOG[origin.cause].next_step,
-    )
 
 
 # --- the verdict's list of waits of a job that stands still: names without times ---
@@ -247,24 +242,15 @@ def _standing_waits(scene: Scene, waiting: Waiting) -> Waits | None:
 
     Times are not told: a standstill has no iterations, and has not ended.
     """
-    pairs = tuple(islice(_pairs(waiting), MOST_EDGES))
-    if not pairs:
-        return None
-    return Waits(
-        total_ms=0.0,
-        withheld_ms=0.0,
-        edges=tuple(WaitEdge(waiter=waiter, on=on, per_iteration_ms=0.0) for waiter, on in pairs),
-        workers=scene.heard,
-        standstill=True,
-    )
-
-
-def _pairs(waiting: Waiting) -> Iterator[tuple[int, int]]:
-    """List each worker that waits with each one it waits for, once."""
     missing: list[tuple[int, ...]] = []  # workers that each meeting, or an earlier one of its group, misses
     for meeting in waiting.meetings:
         before = missing[meeting.previous] if meeting.previous is not None else ()
         missing.append((*meeting.awaited, *before)[:MOST_EDGES])
-    for waiter in sorted(waiting.waiters):
-        found = dict.fromkeys(on for node in waiting.onward[waiter] for on in missing[-1 - node])
-        yield from ((waiter, on) for on in found if on != waiter)
+    edges = (
+        WaitEdge(waiter=waiter, on=on, per_iteration_ms=0.0)
+        for waiter in sorted(waiting.waiters)
+        for on in dict.fromkeys(on for node in waiting.onward[waiter] for on in missing[-1 - node])
+        if on != waiter
+    )
+    listed = tuple(islice(edges, MOST_EDGES))
+    return Waits(total_ms=0.0, withheld_ms=0.0, edges=listed, workers=scene.heard, standstill=True) if listed else None

@@ -112,13 +112,9 @@ def find_circle(scene: Scene, waiting: Waiting) -> list[Origin]:
 
 
 def find_unrecorded(scene: Scene, waiting: Waiting, ranks: Sequence[int], *, is_last: bool) -> list[Origin]:
-    """Find workers that communicate in something that no Flight Recorder holds, while others are elsewhere.
+    """Find workers that communicate, by their stacks, in what no Flight Recorder holds, while others are elsewhere.
 
-    Args:
-        scene: What was seen.
-        waiting: The graph.
-        ranks: Workers whose stacks show that they communicate.
-        is_last: Nothing else explains the standstill, so workers count that nobody is known to wait for.
+    If nothing else explains the standstill (`is_last`), workers count that nobody is known to wait for.
     """
     late = [rank for rank in ranks if rank in waiting.back]
     places: dict[str, list[int]] = defaultdict(list)
@@ -149,7 +145,6 @@ def _apart(
         for place in ordered[:MOST_SENTENCES]
         for some in (sorted(places[place]),)
     ]
-    evidence += [f"{len(ordered) - MOST_SENTENCES} more collectives are open."] if len(ordered) > MOST_SENTENCES else []
     function = FindingFunction(name=named, kind="collective")
     return Origin(
         cause="desynchronized-collective",
@@ -181,11 +176,7 @@ def find_leavers(scene: Scene, ranks: Sequence[int]) -> list[Origin]:
             ranks=tuple(ranks),
             function=member.site.function if member is not None else ended,
             clause=f"{name_workers(ranks)} {how} while others are still in collectives",
-            evidence=(
-                describe(member)
-                if member is not None
-                else "The worker signed off, as it also does after an exception.",
-            ),
+            evidence=(describe(member),) if member is not None else (),
             confidence=0.85,
             next_step="Look at the end of this worker's output: it left the loop early (an exception, fewer batches "
             "than the others, a condition that differs between workers).",
@@ -207,8 +198,8 @@ def find_stuck_transport(scene: Scene, waiting: Waiting, unexplained: frozenset[
     host = _host_that_stands_out(scene, meetings)
     waiters = sorted({rank for meeting in meetings for rank in meeting.waiting})
     ranks = tuple(rank for rank in waiters if not host or scene.host(rank) == host)
-    first = meetings[0]
-    where = f"of host {clean(host, 60)}: {name_workers(ranks)}" if host else "between the workers"
+    first, stack = meetings[0], scene.members[meetings[0].waiting[0]].site.stack
+    where = f"of host {host}: {name_workers(ranks)}" if host else "between the workers"
     which = f"the collective {first.label}"
     if len(meetings) > 1:
         which = f"each of {len(meetings)} collectives, such as {first.label},"
@@ -216,9 +207,7 @@ def find_stuck_transport(scene: Scene, waiting: Waiting, unexplained: frozenset[
         Origin(
             cause="slow-link",
             ranks=ranks,
-            function=FindingFunction(
-                name=first.name, kind="collective", stack=scene.members[first.waiting[0]].site.stack
-            ),
+            function=FindingFunction(name=first.name, kind="collective", stack=stack),
             clause=f"{which} does not end although all members have entered; the network {where} is the suspect",
             evidence=(*(meeting.standing for meeting in meetings[:MOST_SENTENCES]), *_ONE_MOMENT[: scene.from_dumps]),
             confidence=0.45 if scene.from_dumps else 0.7 if host else 0.6,
@@ -264,7 +253,6 @@ def find_unseen(ranks: Sequence[int], *, is_missing: bool) -> list[Origin]:
             ranks=tuple(ranks),
             function=FindingFunction(name="unknown", kind="other"),
             clause=f"{name_workers(ranks)} {verb(ranks, 'is', 'are')} {rest}",
-            evidence=(f"The collectives of the others miss {name_workers(ranks)}.",),
             confidence=0.3,
             next_step=step,
         )

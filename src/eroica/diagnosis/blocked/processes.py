@@ -80,7 +80,8 @@ def find_stopped(scene: Scene) -> list[Origin]:
         return []
     member = scene.members[ranks[0]]
     by = "stopped by a debugger" if member.now.process.state == "t" else "stopped (state T)"
-    pids = ", ".join(str(scene.members[rank].worker.pid) for rank in ranks[:8])
+    host = scene.host(ranks[0])
+    pids = " ".join(str(scene.members[rank].worker.pid) for rank in ranks[:8] if scene.host(rank) == host)
     where = f" in {member.site.label}" if member.site.own else ""
     return [
         Origin(
@@ -88,23 +89,18 @@ def find_stopped(scene: Scene) -> list[Origin]:
             ranks=ranks,
             function=member.site.function,
             clause=f"{name_workers(ranks)} {verb(ranks, 'is', 'are')} {by}{where}",
-            evidence=(
-                f"The kernel says {by} of process{'es' if len(ranks) > 1 else ''} {pids}.",
-                describe(member),
-            ),
+            evidence=(describe(member),),
             confidence=0.95,
-            next_step=f"Continue it: kill -CONT {member.worker.pid} on host {member.worker.host}; and find out who "
-            "stopped it (a debugger, a scheduler that suspends jobs, Ctrl-Z).",
+            next_step=f"Continue it: kill -CONT {pids} on host {host}; and find out who stopped it (a "
+            "debugger, a scheduler that suspends jobs, Ctrl-Z).",
         )
     ]
 
 
 def find_lock_holders(scene: Scene, can_answer: bool) -> Iterator[Origin]:
-    """Find workers in which one thread owned the interpreter lock in both looks and nobody could answer.
+    """Find workers in which one thread owned the interpreter lock in both looks and none could answer.
 
-    Args:
-        scene: What was seen.
-        can_answer: Workers have a thread that answers (setting `answering_thread`).
+    `can_answer` is the setting `answering_thread`: workers have a thread that answers.
     """
     for rank, member in scene.members.items():
         holder = _holder(member, can_answer) if not member.is_stopped else None
@@ -171,13 +167,7 @@ _NEXT: dict[Wait, str] = {
 
 
 def find_blocked_code(scene: Scene, ranks: Iterable[int], confidence: float) -> list[Origin]:
-    """Build one origin per place at which these workers sit, the one with most workers first.
-
-    Args:
-        scene: What was seen.
-        ranks: Workers that sit in user code and hold others up.
-        confidence: Confidence that these workers are the origin.
-    """
+    """Build one origin per place of the user's code at which these workers sit, the one with most workers first."""
     places: dict[tuple[str, str, str], list[int]] = {}
     for rank in sorted(ranks):
         site = scene.members[rank].site
@@ -195,7 +185,7 @@ def _code_origin(scene: Scene, ranks: Sequence[int], confidence: float) -> Origi
     wait = site.wait or (other.site.wait if other is not None else "")
     evidence = [describe(member)]
     if other is not None:
-        place = f": {other.site.label}" if other.site.own else ""
+        place = f": {other.site.label}" if other.is_place else ""
         evidence.append(f"The training thread waits for {other.label}{place}.")
         wait = "lock" if {member.site.wait, other.site.wait} <= _LOCKS else wait
     who = f"every one of the {len(ranks)} workers" if is_all else name_workers(ranks)
@@ -283,7 +273,7 @@ def _threads(member: Member, wait: Wait) -> Iterator[_Other]:
             worth += _NEAR if site.file == member.site.file else 0.0
             name = f"its thread {clean(thread.name, 40)!r}" if thread.name else "another of its threads"
             is_deadlock = {wait, site.wait} <= _LOCKS
-            label = f"a lock, while {name} waits for one" if is_deadlock else name
+            label = f"a lock, while {name} waits for one at {site.label}" if is_deadlock else name
             yield _Other(worth, label, site, not is_deadlock)
 
 

@@ -61,12 +61,8 @@ def find_stalled(waiting: Waiting) -> list[Origin]:
 def find_absent(scene: Scene, waiting: Waiting, ranks: Iterable[int]) -> list[Origin]:
     """Find workers that others wait for and that wait in nothing themselves.
 
-    A worker without a dump may as well be inside with the others: the confidence is below what counts as known.
-
-    Args:
-        scene: What was seen.
-        waiting: The graph.
-        ranks: Workers at which its ways end, either all with a dump or all without one.
+    Either all have a dump or none. A worker without a dump may as well be inside with the others: the confidence is
+    below what counts as known.
     """
     origins = []
     for places in _by_kind((rank, _missed(scene, waiting, rank)) for rank in sorted(ranks)):
@@ -94,7 +90,8 @@ def _by_kind(places: Iterable[tuple[int, Meeting]]) -> list[list[tuple[int, Meet
 def _name(meetings: list[Meeting]) -> str:
     """Name meetings of one operation and one kind of group, with their number if they share it."""
     labels = {meeting.label for meeting in meetings}
-    return labels.pop() if len(labels) == 1 else f"{meetings[0].name} of {meetings[0].group.label}"
+    is_one = len(labels) == 1 and not meetings[0].is_pair  # a pair's label has ranks of its group
+    return labels.pop() if is_one else f"{meetings[0].name} of {meetings[0].group.label}"
 
 
 def _origin(

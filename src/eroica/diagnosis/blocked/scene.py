@@ -22,15 +22,14 @@ from eroica.model.window import FlightEntry
 from eroica.model.words import clean
 from eroica.model.worker import Worker
 
-Seat = Literal["communication", "backward", "device", "exit", "code", "unknown", "left", "missing"]
+Seat = Literal["communication", "device", "exit", "code", "unknown", "left", "missing"]
 Wait = Literal["queue-get", "queue-put", "lock", "futex", "thread", "children", "process", "storage", "sleep", ""]
 
 _EXIT = frozenset({"_shutdown", "_exit_function", "_run_exitfuncs", "destroy_process_group", "_python_exit"})
-_DEVICE_FILES = ("torch/cuda/", "torch/accelerator/", "torch/xpu/", "torch/npu/")
 _COMMUNICATION_FILES = ("torch/distributed/", "torch/nn/parallel/distributed.py", "deepspeed/comm/", "horovod/")
 _NO_COMMUNICATION = ("torch/distributed/checkpoint/", "torch/distributed/elastic/", "torch/distributed/launcher/")
 _WRAPPERS = frozenset({"wrapper", "inner", "_fn", "__call__", "_call_impl", "_wrapped_call_impl"})
-#: Names of the user's functions that read or write, where no library's frame is below them.
+#: Names of functions that read or write.
 _READING = re.compile(r"(?:^|_)(?:read\w*|recv\w*|pread|open|fetch|download|load|getresponse|write|fsync|save)(?:$|_)")
 _PROMPTS = frozenset({"bdb.py", "pdb.py", "cmd.py", "code.py"})  # a worker there waits for a user at a terminal
 _QUEUES = ("queue.py", "multiprocessing/queues.py")
@@ -64,8 +63,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """Where a thread sits.
 
     Attributes:
-        seat: In a collective or its wait, in backward, in a wait for the device, at the process's end, in other code;
-            "left" and "missing" are workers without a thread.
+        seat: In a collective or its wait, in a wait for the device or in backward ("device"), at the process's end, in
+            other code; "left" and "missing" are workers without a thread.
         wait: Kind of thing that the thread waits for, "" if it is not seen to wait.
         own: The user's innermost frame, else the innermost one; None without a stack.
         inside: The library function in which it stands below that frame, "" if none.
@@ -111,12 +110,10 @@ def find_site(thread: ThreadLook | None, *, in_child: bool = False) -> Site:
     loops = [at for at, frame in enumerate(frames) if in_child and frame.last == "_worker_loop"]
     first = loops[-1] if loops else 0
     at = next((at for at in range(len(stack) - 1, first - 1, -1) if is_own_frame(stack[at])), -1)
-    below = at + 1 if at >= 0 else first
-    region = frames[below:]
-    own = frames[at]
-    inside = next((frame.name for frame in region if frame.last not in _WRAPPERS), "") if at >= 0 else ""
+    below, own = at + 1 if at >= 0 else first, frames[at]
+    inside = next((frame.name for frame in frames[below:] if frame.last not in _WRAPPERS), "") if at >= 0 else ""
     return Site(
-        seat=_seat(region, own),
+        seat=_seat(stack[below:], own),
         wait=_wait(stack[below:], own, thread),
         own=own,
         inside=clean(inside, 60),
@@ -125,25 +122,23 @@ def find_site(thread: ThreadLook | None, *, in_child: bool = False) -> Site:
     )
 
 
-def _seat(region: Sequence[Frame], own: Frame) -> Seat:
+def _seat(region: Sequence[str], own: Frame) -> Seat:
     """Classify a seat by the library frames below the user's innermost frame."""
-    if not _EXIT.isdisjoint(frame.last for frame in (own, *region)):
+    frames = [split_frame(entry) for entry in region]
+    if not _EXIT.isdisjoint(frame.last for frame in (own, *frames)):
         return "exit"
-    modules = [at for at, frame in enumerate(region) if frame.file.startswith("torch/nn/modules/")]
-    below = region[modules[-1] + 1 :] if modules else region  # a layer inside DDP or FSDP computes
+    modules = [at for at, frame in enumerate(frames) if frame.file.startswith("torch/nn/modules/")]
+    below = frames[modules[-1] + 1 :] if modules else frames  # a layer inside DDP or FSDP computes
     if any(one.file.startswith(_COMMUNICATION_FILES) and not one.file.startswith(_NO_COMMUNICATION) for one in below):
         return "communication"
-    if any(frame.last == "_engine_run_backward" for frame in region):
-        return "backward"
-    if region and region[-1].file.startswith(_DEVICE_FILES) and region[-1].last in ("synchronize", "wait"):
-        return "device"
-    return "code"
+    is_backward = any(frame.last == "_engine_run_backward" for frame in frames)
+    return "device" if is_backward or activity_of(region) == "sync" else "code"
 
 
 def _wait(region: Sequence[str], own: Frame, thread: ThreadLook) -> Wait:
     """Tell a wait by the most telling library frame (a queue is more than its condition), else by the kernel.
 
-    Storage and the network are also told by what a library is for, or by the name of the user's function.
+    Storage and the network are also told by what a library is for, or by the name of the innermost function.
     """
     frames = [split_frame(entry) for entry in region]
     for wait, files, names in _LIBRARY_WAITS:
@@ -156,7 +151,7 @@ def _wait(region: Sequence[str], own: Frame, thread: ThreadLook) -> Wait:
     for wait, words in _KERNEL_WAITS.items():
         if any(word in thread.wait_channel for word in words):
             return wait
-    reads = activity_of(region) in ("network", "file", "save", "service") if region else _READING.search(own.last)
+    reads = activity_of(region) in ("network", "file", "save", "service") or _READING.search((own, *frames)[-1].last)
     return "storage" if reads and thread.state != "R" else ""
 
 
@@ -219,7 +214,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         With a Flight Recorder they are communication only if an entry is open. Without one, backward that uses no core
         is a wait: DDP's collectives run below it. A stopped process is in none of them.
         """
-        if self.is_stopped or self.site.seat not in ("backward", "device"):
+        if self.is_stopped or self.site.seat != "device":
             return "unknown" if self.is_stopped else self.site.seat
         waits = bool(self.open) if self.now.flight is not None else not self.runs or self.worker.device != "cpu"
         return "communication" if waits else "code"
@@ -259,7 +254,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
     def host(self, rank: int) -> str:
         """Return the worker's host, "" if unknown."""
-        return self.workers[rank].host if rank in self.workers else ""
+        return clean(self.workers[rank].host, 100) if rank in self.workers else ""
 
     def hosts(self, ranks: Iterable[int]) -> tuple[str, ...]:
         """List the hosts of some workers, sorted."""
@@ -328,8 +323,6 @@ def has_moved(member: Member) -> bool:
         return False
     if then.io_bytes is not None and later.io_bytes is not None and later.io_bytes - then.io_bytes >= _MOVED_BYTES:
         return True
-    return member.runs and _functions(then) != _functions(later)
-
-
-def _functions(thread: ThreadLook) -> list[tuple[str, str]]:
-    return [(frame.name, frame.file) for frame in (split_frame(entry[:300]) for entry in thread.stack)]
+    frames = ([split_frame(entry[:300]) for entry in one.stack] for one in (then, later))
+    functions = [[(frame.name, frame.file) for frame in some] for some in frames]
+    return member.runs and functions[0] != functions[1]

@@ -37,7 +37,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         key: Its name and description, number of members, first and last of them.
         ranks: Global ranks of its members.
-        entered: Global rank -> last sequence number it entered; -2 for one that is gone.
+        entered: Global rank -> last sequence number it entered; -2 for one that is gone. Of others it is not known.
         completed: Global rank -> last sequence number it completed, -1 for none.
     """
 
@@ -51,11 +51,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         """For sentences: "group mesh_dp"."""
         name, description, *_ = self.key
         return f"group {clean(description or name, 60)}"
-
-    @property
-    def unknown(self) -> list[int]:
-        """Members that could not be asked."""
-        return [rank for rank in self.ranks if rank not in self.entered]
 
 
 class _Groups:
@@ -290,15 +285,12 @@ def _pairs(scene: Scene, pairs: Mapping[int, tuple[Group, int, FlightEntry]]) ->
 def _meetings_of(scene: Scene, group: Group, oldest: Mapping[int, list[int]], start: int) -> Iterator[Meeting]:
     """List a group's meetings, oldest first. Each names only the members that no earlier one misses: that is linear.
 
-    Args:
-        scene: What was seen.
-        group: Process group.
-        oldest: Sequence number -> workers for which it is the group's oldest open collective.
-        start: Index of the first of these meetings among all.
+    `oldest` holds, by sequence number, the workers of which this is the oldest open collective in the group; `start` is
+    the index of its first meeting among those of all groups.
     """
     standing = sorted((number, rank) for rank, number in group.entered.items())
     calls = _calls(scene, group, oldest)
-    unseen = [rank for rank in group.unknown if scene.seat(rank) != "communication"]
+    unseen = [rank for rank in group.ranks if rank not in group.entered and scene.seat(rank) != "communication"]
     at, previous = 0, None
     for index, sequence in enumerate(sorted(oldest), start):
         awaited, entries = list[int](), calls[sequence]
