@@ -83,13 +83,13 @@ def _of_link(view: View, link: SlowLink, rows: list[int]) -> Iterator[Block]:
 
 
 def longer_collectives(view: View, rows: list[int], now_I: Floats, usual_us: float) -> Block:
-    """Return the block of collectives in which everybody spends more than in the baseline window.
+    """Return the block of collectives in which everybody spends more than usual.
 
     Args:
         view: The window.
         rows: Rows of collectives.
         now_I: Time in them. float64 [I].
-        usual_us: The same time in the baseline window.
+        usual_us: The same time in the baseline window, or without what is lost.
     """
     excess_us = float(now_I.mean()) - usual_us
     return Block(
@@ -178,8 +178,7 @@ def _of_family(view: View, family: Family) -> Iterator[Block]:
         part.groups.append(one)
         part.workers.extend(members)
     for part in parts.values():
-        if (block := _of_groups(view, family, part, usual, fast_I)) is not None:
-            yield block
+        yield from _of_groups(view, family, part, usual, fast_I)
 
 
 def _who_is_slow(one: GroupPaths, highest: float) -> tuple[Literal["path", "link", "between"], Iterable[int]]:
@@ -201,8 +200,8 @@ def _who_is_slow(one: GroupPaths, highest: float) -> tuple[Literal["path", "link
     return "between", one.members
 
 
-def _of_groups(view: View, family: Family, found: _Slow, usual: list[GroupPaths], fast_I: Floats) -> Block | None:
-    """Return the block of slow groups, if the others are seen to wait for them, or all workers are in them."""
+def _of_groups(view: View, family: Family, found: _Slow, usual: list[GroupPaths], fast_I: Floats) -> Iterator[Block]:
+    """Yield the block of slow groups, if the others are seen to wait for them, or all workers are in them."""
     removed_WI = np.zeros_like(view.fleet.iteration_us)
     for one in found.groups:
         removed_WI[list(one.members)] = np.maximum(one.transfer_us - fast_I, 0.0)
@@ -214,10 +213,10 @@ def _of_groups(view: View, family: Family, found: _Slow, usual: list[GroupPaths]
     if others.size:
         agreement = float((np.median(waited_W[others]) - np.median(waited_W[members])) / max(excess_I.mean(), 1e-9))
     if strength < SURE or (agreement is not None and agreement < LEAST_AGREEMENT):
-        return None
+        return
     rows = tuple(sorted({row for one in family.groups for row in one.rows}))
     workers = tuple(sorted({*found.workers}))
-    return Block(
+    yield Block(
         cell="collectives",
         rows=rows,
         focus=Focus(name=family.name, functions=rows),

@@ -94,25 +94,23 @@ def _in_cells(view: View, cells: _Cells) -> Iterator[Block]:
         strength, ratio = _STRENGTH_OF_INPUT if cell == "input" else SURE, ratios.get(cell, LEAST_RATIO)
         for late in find_outliers(view, cells[cell], limit=limits.get(cell), strength=strength, ratio=ratio):
             joined = join_equally_slow(view, late) if cell == "input" else late
-            block = _block(view, cell, cells[cell], joined)
-            if block is not None:
-                yield block
+            yield from _block(view, cell, cells[cell], joined)
 
 
-def _block(view: View, cell: Cell, rows: Sequence[int], late: Block) -> Block | None:
-    """Build the block of some workers' excess in a group of rows; None if no function can be named for it."""
+def _block(view: View, cell: Cell, rows: Sequence[int], late: Block) -> Iterator[Block]:
+    """Yield the block of some workers' excess in a group of rows, if a function can be named for it."""
     time_R = view.fleet.critical_us[list(rows)][:, list(late.workers)].mean(axis=1)
     excess_R = np.maximum(time_R - reference_of_rows(view, rows, late), 0.0)
     focus = find_focus(view.fleet.keys, rows, excess_R, time_R)
     if cell == "input":
         focus = find_loading_function(view, rows, late, focus, excess_R, time_R)
     if focus is None:
-        return None
+        return
     if cell in ("collections", "memory", "operators", "launches"):
         focus = msgspec.structs.replace(focus, functions=tuple(rows))
     elif cell == "python" and focus.is_specific:
         rows = focus.functions
-    return msgspec.structs.replace(late, cell=cell, rows=tuple(rows), focus=focus)
+    yield msgspec.structs.replace(late, cell=cell, rows=tuple(rows), focus=focus)
 
 
 def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
@@ -126,9 +124,7 @@ def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
     every = sorted((one for found in groups.values() for one in found), key=lambda one: -one[0])
     for found in groups.values():
         for _, late, cell in islice(_deepest([one for one in found if not _is_apart(one, every)]), 6):
-            block = _block(view, "python", cell, late)
-            if block is not None:
-                yield block
+            yield from _block(view, "python", cell, late)
 
 
 def _deepest(found: list[_Found]) -> Iterator[_Found]:
