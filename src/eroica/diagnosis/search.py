@@ -129,14 +129,14 @@ def _in_frames(view: View, rows: list[int]) -> Iterator[Block]:
 
 def _deepest(found: list[_Found]) -> Iterator[_Found]:
     """Yield the largest excess of each function, the deepest of those that hold nearly the same on the same workers."""
-    left = sorted(found, key=lambda one: -one[0])
+    left, everybody = sorted(found, key=lambda one: -one[0]), {-1}.union(*(one[1].workers for one in found))
     while left:
         amount, most, around = left[0]
         same = [one for one in left if one[0] >= HOLDS * amount and one[1].workers == most.workers]
         deepest = min(same, key=lambda one: len(one[2]))
         yield deepest
-        used, accused = {*around, *deepest[2]}, {*most.workers}
-        left = [one for one in left if used.isdisjoint(one[2]) or accused.isdisjoint(one[1].workers)]
+        used, accused = {*around, *deepest[2]}, {*most.workers} or everybody  # nobody's stands for everybody's
+        left = [one for one in left if used.isdisjoint(one[2]) or accused.isdisjoint(one[1].workers or everybody)]
 
 
 def _is_apart(whole: _Found, found: Sequence[_Found]) -> bool:
