@@ -86,10 +86,10 @@ def main() -> int:
     budgets = (
         # iterations without an optimizer, planned changes, and what an iteration is made of came in on top of
         # the small house: docs/decisions/iterations.md, planned-change.md
-        Budget("src/eroica: lines", lines(SOURCE), 58_300, 60_000),
+        Budget("src/eroica: lines", lines(SOURCE), 58_000, 60_000),
         Budget("src/eroica: modules", len(modules(SOURCE)), 254, 300),
-        Budget("diagnosis: lines", lines(DIAGNOSIS), 7_330, 7_000),
-        Budget("diagnosis: named numbers", numbers(DIAGNOSIS), 78, 80),
+        Budget("diagnosis: lines", lines(DIAGNOSIS), 7_000, 7_000),
+        Budget("diagnosis: named numbers", numbers(DIAGNOSIS), 77, 80),
         Budget("tests: lines", lines(ROOT / "tests"), 40_200, 42_000),
         Budget("ARCHITECTURE.md: words", words(ROOT / "ARCHITECTURE.md"), 1_200, 1_200),
         Budget(f"docstrings that are riddles in {', '.join(PLAIN)}", len(found), 0, 0),

@@ -26,7 +26,6 @@ from eroica.model.words import milliseconds
 
 LONGER_WINDOW = "take a longer window"
 MORE_STEPS = "record more steps (schedule(active=...))"
-OPEN_ANOTHER = "open another window while it is slow (eroica profile)"
 LEAVE_ON = "leave the baseline window on, or compare with a healthy run (eroica diff)"
 
 
@@ -72,10 +71,8 @@ def conclude(
     if view.is_slow:
         return "undetermined", _unexplained(view, weighed), notes
     if view.is_trace and all(pattern.found_by == "span" for pattern in view.fleet.patterns):
-        text = (
-            f"No iterations were found in what was recorded ({view.now_text}), so nothing tells whether it is training "
-        )
-        return "undetermined", f"{text}at all; record whole steps, and mark them with step().", notes
+        text = f"No iterations were found in what was recorded ({view.now_text}), so nothing tells whether it is "
+        return "undetermined", f"{text}training at all; record whole steps, and mark them with step().", notes
     if view.loss is not None and view.loss.is_sure:
         return "undetermined", _longer(view, view.loss), notes
     return "healthy", _healthy(view), notes
@@ -134,18 +131,16 @@ def _unexplained(view: View, weighed: Sequence[Weighed]) -> str:
         expected_us = view.settings.expected_iteration_s * 1e6
         longer = percent(view.iteration_us / expected_us - 1)
         text = f"Iterations take {view.now_text}, {longer} more than expected ({format_ms(expected_us)})"
-    why, what = f"no worker stands out among its peers or against the job's own {view.past_window}", OPEN_ANOTHER
+    why = f"no worker stands out among its peers or against the job's own {view.past_window}"
+    what = "open another window while it is slow (eroica profile)"
     if view.suspects.baseline is None:
         why, what = "there is no baseline window of the healthy job to compare with", LEAVE_ON
     if not any(pattern.samples_used for pattern in view.fleet.patterns):
         why += ", and there are no Python stacks"
-    best = sorted(weighed, key=lambda one: -one.cause.gain)[:2]
-    likely = ", ".join(
-        f"{one.cause.block.focus.label} ({percent(one.cause.gain)})" for one in best if one.cause.gain > 0
-    )
-    return (
-        f"{text}, but no function accounts for it: {why}.{f' Likeliest: {likely}.' if likely else ''} {_capital(what)}."
-    )
+    best = sorted((one.cause for one in weighed if one.cause.gain > 0), key=lambda one: -one.gain)[:2]
+    likely = ", ".join(f"{one.block.focus.label} ({percent(one.gain)})" for one in best)
+    why += f". Likeliest: {likely}" if likely else ""
+    return f"{text}, but no function accounts for it: {why}. {_capital(what)}."
 
 
 def _capital(text: str) -> str:
@@ -166,11 +161,10 @@ def _healthy(view: View) -> str:
     if view.is_trace:
         whose = f"the trace of {name_workers(view.fleet.ranks)}" if view.context.missing else "what was recorded"
         return f"No cause found: nothing stands out in {whose} ({view.now_text} per iteration).{describe_turns(view)}"
-    stage = find_long_stage(view)
-    if stage is not None and stage.culprit is not None:
+    if (stage := find_long_stage(view)) is not None and stage.culprit is not None:
         return f"No cause found: no worker is slower than its peers. {stage.culprit.subject}, which is structure."
-    text = "No cause found: no worker is slower than its peers, and no function stands out"
-    text += f" ({view.now_text} per iteration)."
+    now = f"({view.now_text} per iteration)"
+    text = f"No cause found: no worker is slower than its peers, and no function stands out {now}."
     if (view.times.current_ms or 0.0) >= 1.1 * (view.times.baseline_ms or np.inf):  # told, though it may be noise
         text += f" Iterations take {view.now_and_before}; healthy windows differ by as much."
     if view.context.window.purpose == "slow" and view.stated_baseline_us:
@@ -192,11 +186,8 @@ def _notes(view: View, causes: Sequence[Cause]) -> Iterator[str]:
     elif view.fewest_iterations <= view.iterations < FEW_STEPS:
         how = "recorded" if view.is_trace else "captured"
         yield f"Only {view.iterations} iterations were {how}: small excesses cannot be told from noise."
-    if (
-        not view.is_trace
-        and view.suspects.baseline is None
-        and view.context.window.purpose not in ("baseline", "early")
-    ):
+    is_first = view.context.window.purpose in ("baseline", "early")
+    if view.suspects.baseline is None and not (view.is_trace or is_first):
         yield "No baseline window: changes that hit all workers alike can only be judged against expectation."
     if view.is_slow and not causes and not view.is_trace:
         yield from warn_of_settings(view, range(view.workers))

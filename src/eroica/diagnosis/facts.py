@@ -167,5 +167,4 @@ def _operator(view: View, block: Block, workers: list[int]) -> str:
     held: dict[str, float] = {}
     for row, more in zip(rows, more_R.tolist(), strict=True):
         held[view.fleet.keys[row].name] = held.get(view.fleet.keys[row].name, 0.0) + max(more, 0.0)
-    name = max(held, key=lambda one: held[one], default="")
-    return name if name and held[name] >= MOST * sum(held.values()) else ""
+    return next((name for name, more in held.items() if more >= MOST * sum(held.values()) > 0), "")

@@ -19,7 +19,6 @@ from eroica.diagnosis.frames import MOST
 from eroica.diagnosis.operators import HELD, held_share
 from eroica.diagnosis.view import View
 from eroica.localize.excess import SURE, Excess, excess_over_baseline, mean_error
-from eroica.localize.fleet import Fleet
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -111,7 +110,7 @@ def find_outliers(
         if source == "expectation" and view.fleet.has_accelerator:
             least = view.settings.beta_gate  # the paper's 1 %
         sure = SURE if source == "expectation" else strength
-        ratio_W = 0.0 if source == "expectation" else _ratio_of(view, rows, source, ratio)
+        ratio_W = 0.0 if source == "expectation" else _ratio_of(view, rows, ratio)
         over_W = stands_out(view, excess, ratio_W, sure, least)
         if not over_W.any():
             continue
@@ -149,29 +148,18 @@ def stands_out(view: View, excess: Excess, ratio: float | Floats, strength: floa
     return np.asarray((amount_W >= floor_W) & (excess.strength >= strength * view.strictness), dtype=np.bool_)
 
 
-def _ratio_of(view: View, rows: Sequence[int], source: Reference, highest: float) -> Floats:
+def _ratio_of(view: View, rows: Sequence[int], highest: float) -> Floats:
     """Return the least excess relative to the reference: less for training's Python the less of a core it uses. [W]."""
-    keys = [view.fleet.keys[row] for row in rows]
+    fleet, keys = view.fleet, [view.fleet.keys[row] for row in rows]
     if any(key.kind != "python" or key.thread != "training" or key.phase == "input" for key in keys):
         return np.full(view.workers, highest)
-    use_W = _use_of_core(view.fleet, rows)
-    usual_W = view.fleet.usual(use_W)
-    if source == "baseline":
-        usual_W = view.suspects.then(
-            lambda past: _use_of_core(past, [past.places[key] for key in keys if key in past.places])
-        )
-    most_W = np.where(held_share(view.fleet) <= HELD, np.fmax(use_W, usual_W), 1.0)
-    lowest = min(_RATIO_WITHOUT_CORE, highest)
-    return np.asarray(lowest + (highest - lowest) * np.where(np.isnan(use_W), 1.0, most_W))
-
-
-def _use_of_core(fleet: Fleet, rows: Sequence[int]) -> Floats:
-    """Return the mean use of a core in some rows, 0-1; NaN where too few samples tell. float64 [W]."""
     samples_RW = fleet.samples[list(rows)]
     time_RW = np.where(samples_RW > 0, fleet.critical_us[list(rows)], 0.0)
     used_W = (np.nan_to_num(fleet.pattern[list(rows), :, 1]) * time_RW).sum(axis=0)
-    share_W = np.clip(used_W / np.maximum(time_RW.sum(axis=0), 1e-9), 0.0, 1.0)
-    return np.where(samples_RW.sum(axis=0) >= FEWEST_SAMPLES, share_W, np.nan)
+    use_W = np.minimum(used_W / np.maximum(time_RW.sum(axis=0), 1e-9), 1.0)
+    is_known_W = (samples_RW.sum(axis=0) >= FEWEST_SAMPLES) & (held_share(fleet) <= HELD)
+    lowest = min(_RATIO_WITHOUT_CORE, highest)
+    return np.asarray(lowest + (highest - lowest) * np.where(is_known_W, use_W, 1.0))
 
 
 def _most(view: View, steady_WI: Floats, excess: Excess, over_W: Flags, source: Reference) -> Iterator[Block]:

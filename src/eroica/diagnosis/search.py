@@ -39,8 +39,8 @@ _RATIO_OF_OPERATORS, _RATIO_ON_DEVICE = 0.3, 0.1
 _STRENGTH_OF_INPUT = 2.0
 #: A deeper cell stands for the one around it if it gains this share of it.
 HOLDS = 0.9
-#: Few iterations show no rhythm, and on cores no turns. Devices are steady: so many are enough.
-_FEWEST_ON_DEVICE = 3
+#: Few iterations show no rhythm, and on cores no turns; fewer are enough with a device, which is steady.
+_FEWEST = {False: FEW_ITERATIONS + 1, True: 3}
 #: An occurrence takes this share of the longest one, and of a usual iteration; it comes in at most half of them.
 _OCCURRENCE, _LEAST_EACH = 0.2, 0.3
 #: An occurrence shows in so many stack samples at least, or it may be one sample that fell there.
@@ -224,13 +224,9 @@ def _waited_for(view: View, time_WI: Floats, hit_I: NDArray[np.bool_], members: 
     return float(np.clip((others - wait_W[members]) / np.maximum(own_W, 1e-9), 0.0, 1.0).min())
 
 
-def _fewest(view: View) -> int:
-    return _FEWEST_ON_DEVICE if view.fleet.has_accelerator else FEW_ITERATIONS + 1
-
-
 def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
     """Yield Python's garbage collections that stop one worker after another, or all in the same iterations."""
-    if view.is_trace or view.iterations < _fewest(view) or not rows:
+    if view.is_trace or view.iterations < _FEWEST[view.fleet.has_accelerator] or not rows:
         return
     time_WI = view.fleet.series(rows)
     before_W = np.nan_to_num(view.before(rows).mean(axis=1))
@@ -259,7 +255,7 @@ def _collections_in_turn(view: View, rows: list[int]) -> Iterator[Block]:
 def _in_turn(view: View, cells: _Cells) -> Iterator[Block]:
     """Yield the cell that makes another worker the last one in each iteration, if that has grown."""
     fleet, past = view.fleet, view.suspects.baseline
-    if view.is_trace or view.iterations < _fewest(view) or view.workers < 2:
+    if view.is_trace or view.iterations < _FEWEST[view.fleet.has_accelerator] or view.workers < 2:
         return
     above_WI, lead_I = _read_turns(fleet)
     least_us = (_LEAD_ON_DEVICE if fleet.has_accelerator else _LEAD) * float(np.median(fleet.busy_us))

@@ -215,16 +215,13 @@ def _account(view: View, ranked: Sequence[Cause]) -> tuple[list[Cause], list[Wei
 
 def least_gain(view: View, block: Block) -> float:
     """Return the gain from which a block counts. It is higher for a CPU job that nobody finds slow."""
-    least = view.settings.min_gain
-    if block.cell == "collections":
-        least = max(least, COLLECTIONS_GAIN)
     if view.fleet.has_accelerator and block.cell == "python" and block.reference == "expectation":
         return view.settings.beta_gate  # the paper's 1 %
+    least = max(view.settings.min_gain, COLLECTIONS_GAIN if block.cell == "collections" else 0.0)
     if view.is_slow or view.is_trace or view.fleet.has_accelerator:
         return least
-    if block.reference == "baseline":
-        return max(least, LEAST_CHANGE)
-    return max(least, LEAST_DIFFERENCE) if block.reference == "peers" and block.cell == "python" else least
+    of_peers = LEAST_DIFFERENCE if block.cell == "python" else 0.0
+    return max(least, {"baseline": LEAST_CHANGE, "peers": of_peers, "expectation": 0.0}[block.reference])
 
 
 def is_same_time(block: Block, other: Cause) -> bool:

@@ -24,10 +24,8 @@ Setup = Mapping[str, str]
 Pair = tuple[Setup, Sequence[Setup]]
 _COMPUTE = frozenset({"compute-slow", "cpu-contention", "unknown", "host-bound"})
 _LOADING = frozenset({"slow-data-loading"})
-_READING = frozenset({"slow-storage-read"})
 _NETWORK = frozenset({"slow-collective-everywhere", "slow-link"})
 _PYTHON = frozenset({"python-on-critical-path", "garbage-collection"})
-_BLOCKING = frozenset({"blocking-checkpoint", "blocking-logging"})
 _MEMORY = frozenset({"memory-operation-storm"})
 _MORE_WORK = frozenset({"load-imbalance"})
 #: This ratio of cores, or of loader processes and threads, is felt.
@@ -122,7 +120,7 @@ def _crowds(own: Setup, other: Setup, loss: Loss) -> bool:
     return threads > _FELT_IN_PROCESSES * cores and _queues(own, other, loss)
 
 
-_OF_HOST = _COMPUTE | _LOADING | _PYTHON | _BLOCKING
+_OF_HOST = _COMPUTE | _LOADING | _PYTHON | {"blocking-checkpoint", "blocking-logging"}
 RULES: tuple[Rule, ...] = (
     Rule("affinity_cores", _COMPUTE, "less", "number of cores that it may run on", _lacks_cores),
     Rule("cpu_quota", _COMPUTE, "less", "CPU quota in cores", _lacks_cores),
@@ -164,7 +162,7 @@ RULES: tuple[Rule, ...] = (
         "env:TORCH_DISTRIBUTED_DEBUG", _COMPUTE | _NETWORK | {"fragmented-collectives"}, ("detail",),
         warning="TORCH_DISTRIBUTED_DEBUG=DETAIL checks every call.",
     ),
-    Rule("loader_workers", _LOADING | _READING, "less", "num_workers of its DataLoader", _lacks_loaders),
+    Rule("loader_workers", _LOADING | {"slow-storage-read"}, "less", "num_workers of its DataLoader", _lacks_loaders),
     Rule(
         "env:NCCL_P2P_DISABLE", _NETWORK, _ON,
         warning="NCCL_P2P_DISABLE=1 sends data between devices through the host.",
@@ -203,11 +201,10 @@ def find_setting(view: View, block: Block, cause: str) -> Culprit | None:
         return None
     whom = name_affected(view, block.workers)
     be = "is" if whom.startswith(("worker ", "host ")) else "are"
-    first = proof[0]
     return Culprit(
         kind="setting",
-        subject=f"{whom[0].upper()}{whom[1:]} {be} set up differently: {first.name} is {first.own}, and "
-        f"{first.other} {whose}",
+        subject=f"{whom[0].upper()}{whom[1:]} {be} set up differently: {proof[0].name} is {proof[0].own}, and "
+        f"{proof[0].other} {whose}",
         evidence=tuple(f"{one.phrase(whom, whose)}." for one in proof[:FEW]),
     )
 
@@ -258,9 +255,9 @@ def _beside_past(view: View, accused: Sequence[int]) -> list[Pair]:
 def _differences(pairs: Sequence[Pair], cause: str, loss: Loss) -> list[Difference]:
     """Return what is worse by a rule, and then all else that differs, of which nobody knows which value is slower."""
     every = [(own, one) for own, others in pairs for one in others]
-    found: list[Difference] = []
     if not every:
-        return found
+        return []
+    found: list[Difference] = []
 
     def add(fact: str, name: str, is_proof: bool) -> None:
         own, usual = (
