@@ -90,7 +90,7 @@ def main() -> int:
         Budget("src/eroica: modules", len(modules(SOURCE)), 254, 300),
         Budget("diagnosis: lines", lines(DIAGNOSIS), 7_000, 7_000),
         Budget("diagnosis: named numbers", numbers(DIAGNOSIS), 77, 80),
-        Budget("tests: lines", lines(ROOT / "tests"), 40_200, 42_000),
+        Budget("tests: lines", lines(ROOT / "tests"), 40_250, 42_000),
         Budget("ARCHITECTURE.md: words", words(ROOT / "ARCHITECTURE.md"), 1_200, 1_200),
         Budget(f"docstrings that are riddles in {', '.join(PLAIN)}", len(found), 0, 0),
     )

@@ -18,7 +18,7 @@ from eroica.diagnosis.setup import warn_of_settings
 from eroica.diagnosis.stages import find_long_stage
 from eroica.diagnosis.view import View
 from eroica.diagnosis.wording import summarize_cause
-from eroica.diagnosis.words import format_ms, name_workers
+from eroica.diagnosis.words import format_ms, name_workers, verb
 from eroica.model.lost import Lost
 from eroica.model.shares import percent
 from eroica.model.verdict import Finding, VerdictWord
@@ -176,8 +176,7 @@ def _notes(view: View, causes: Sequence[Cause]) -> Iterator[str]:
     context = view.context
     missing = [rank for rank in context.missing if rank not in context.left_out]
     if missing and view.is_trace:
-        whom = "it" if len(missing) == 1 else "them"
-        yield f"There is no trace of {name_workers(missing)}, and nothing is said of {whom}."
+        yield f"There is no trace of {name_workers(missing)}, and nothing is said of {verb(missing, 'it', 'them')}."
     elif missing:
         yield f"Based on {view.workers} of {context.expected_workers} workers; {name_workers(missing)} did not report."
     yield from (f"{_capital(note)}." for note in view.suspects.notes)
@@ -230,8 +229,7 @@ def _absent_us(view: View) -> float:
         those = [] if past is None else [at for at, rank in enumerate(past.ranks) if rank in view.fleet.known_ranks]
         if past is not None and those:  # of fewer workers the least wait is longer
             waited_us -= float(past.wait_us[those].min(axis=0).mean())
-            is_sure = view.is_slow or view.fleet.has_accelerator
-            least = view.settings.min_gain if is_sure else LEAST_CHANGE
+            least = view.settings.min_gain if view.is_slow or view.fleet.has_accelerator else LEAST_CHANGE
     return waited_us if waited_us >= least * view.iteration_us else 0.0
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from eroica.diagnosis.blocked import diagnose_blockage
+from eroica.diagnosis.blocked.waiting import Waiting
 from eroica.model.look import Blockage, WorkerLook
 from eroica.model.verdict import Verdict
 from eroica.settings import Settings
@@ -191,3 +192,13 @@ def test_ten_thousand_workers_take_less_than_two_seconds(shape: str) -> None:
     assert verdict is not None
     assert verdict.cause is not None
     assert took_s < 2, f"{took_s:.2f} s"  # 0.3 to 0.5 s
+
+
+def test_a_long_chain_that_waits_for_a_circle_is_no_part_of_it() -> None:
+    onward = {0: [1], 1: [0], **{node: [node - 1] for node in range(2, 5000)}}
+    back: dict[int, list[int]] = {}
+    for node, (other,) in onward.items():
+        back.setdefault(other, []).append(node)
+    assert Waiting(meetings=(), onward=onward, back=back).circle() == {0, 1}
+    ended = {**onward, 1: [0, -1]}
+    assert Waiting(meetings=(), onward=ended, back={**back, -1: [1]}).circle() == frozenset()

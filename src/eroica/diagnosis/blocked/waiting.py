@@ -196,9 +196,11 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
     def circle(self) -> frozenset[Node]:
         """Find nodes that wait for each other in a circle from which no way leads to an end."""
-        closed = self.onward.keys() - self.reaching(self.ends())
-        while (awaited := {other for node in closed for other in self.onward[node]}) != closed:
-            closed = awaited
+        closed = set(self.onward.keys() - self.reaching(self.ends()))
+        free = {node for node in closed if closed.isdisjoint(self.back.get(node, ()))}  # nobody there waits for them
+        while free:
+            closed -= free
+            free = {other for node in free for other in self.onward[node] if closed.isdisjoint(self.back[other])}
         return frozenset(closed)
 
 
