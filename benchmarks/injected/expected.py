@@ -1,4 +1,4 @@
-"""What the verdict must say about each fault: the one table that benchmarks share."""
+"""Table of the verdicts that each injected fault must get."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ while time.monotonic() < until:
 
 
 def open_dashboard(path):
-    """What a colleague does in another terminal: a process that has nothing to do with the training."""
+    """Start the dashboard of a colleague: a process outside of the training."""
     return subprocess.Popen([sys.executable, "-I", "-c", DASHBOARD, path], env={"PATH": os.environ.get("PATH", "")})
 
 

@@ -87,7 +87,7 @@ def test_a_profiler_sees_the_operations_as_it_sees_gloos() -> None:
 
 
 def refusals(rank: int, size: int, folder: str, port: int) -> list:
-    """What torch cannot reduce, and the sum of an operation after it."""
+    """Report how reductions that torch lacks fail, and the sum of an operation after them."""
     import torch.distributed as dist
 
     import c4p.torch  # noqa: F401

@@ -249,9 +249,9 @@ def kernel_view(pid: int, tid: int | None = None) -> tuple[str, float | None]:
 
 
 def with_kernel_view(pid: int, thread: ThreadLook) -> ThreadLook:
-    """Return the thread with its state and CPU time; as far as we may know with where the kernel lets it sleep, too.
+    """Return the thread with its state, its CPU time, and the bytes that it has moved through `read` and `write`.
 
-    And with the bytes that it has moved through `read` and `write`.
+    If the kernel permits it, the place in the kernel where the thread sleeps is added.
     """
     if thread.thread_id <= 0:
         return thread

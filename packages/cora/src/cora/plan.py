@@ -28,7 +28,7 @@ from cora.program import Access, Program, Verdict, successors
 #: Largest number of plans that the exhaustive search tries: ten tables with three choices each.
 MOST_PLANS = 59_049
 SCALE = 1000  # the solver counts in thousandths of a ns
-#: What a split table costs beyond its operations, in ns a packet; it only decides between equal plans.
+#: Additional cost of a split table, ns a packet. It only decides between plans of equal cost.
 SPLIT_NS = 0.001
 
 

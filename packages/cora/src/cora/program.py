@@ -76,7 +76,7 @@ class Table:
 
     @cached_property
     def key_layout(self) -> Struct:
-        """How maps store a key: as C lays it out, an LPM key as length and address, a sketch's as a cell's number."""
+        """Layout of a key in a map: that of C; an LPM key has length and address, a sketch's key is a cell's number."""
         return {"lpm": Struct("=II"), "sketch": Struct("=I")}.get(self.kind) or c_layout(self.key)
 
     @cached_property

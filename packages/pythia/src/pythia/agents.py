@@ -42,7 +42,7 @@ class Record(msgspec.Struct, frozen=True):
 
 @dataclass
 class Outcome(Times):
-    """What happened to a set of runs; times are those of runs and requests that succeeded.
+    """Results of a set of runs. Times are of runs and requests that succeeded.
 
     Attributes:
         failed: Runs with a request that failed.

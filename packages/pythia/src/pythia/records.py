@@ -14,7 +14,7 @@ from pythia.errors import BadFile
 
 T = TypeVar("T")
 V = TypeVar("V")
-#: What msgspec raises for data that cannot be read.
+#: Errors of msgspec for data that cannot be read.
 BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 #: Longest identifier that is accepted, in characters. Metrics, the page and the profile file stay bounded by it.
